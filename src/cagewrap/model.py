@@ -1,0 +1,134 @@
+"""The values that pass between modules. All are frozen; none does I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+
+class Identity(Enum):
+    """Who the agent is inside: uid 0 (the owner outside), or the owner's own uid."""
+
+    ROOT = "root"
+    OWNER = "owner"
+
+
+class NetworkMode(Enum):
+    """`open`: internet and mesh as from the host, not the host's loopback. `none`: no network."""
+
+    OPEN = "open"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One bind mount. `source` may be "" only for `kind="tmpfs"` (an empty directory)."""
+
+    source: str
+    target: str
+    readonly: bool
+    kind: Literal["bind", "tmpfs"] = "bind"
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PortForward:
+    """A TCP port carried between loopbacks: `listen` is bound, `connect` is dialled."""
+
+    listen: int
+    connect: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Resource limits of a cage; None leaves podman's default. Bytes, CPUs, process count."""
+
+    memory_bytes: int | None = None
+    cpus: float | None = None
+    pids: int | None = None
+    shm_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvPolicy:
+    """What of the owner's environment reaches the agent, and what is added.
+
+    passed: names or prefixes (`LC_*`) taken from the caller's environment.
+    fixed: NAME -> value set always.
+    secret_names: names taken from the caller's environment, kept out of every log.
+    secret_files: NAME -> file whose content (one trailing newline dropped) is the value.
+    """
+
+    passed: tuple[str, ...] = ()
+    fixed: tuple[tuple[str, str], ...] = ()
+    secret_names: tuple[str, ...] = ()
+    secret_files: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Opt-in pieces of the owner's set-up that a cage may use."""
+
+    git_identity: bool = True
+    ssh_agent: bool = False
+    gh: bool = False
+    gitconfig: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting in force for one command: defaults < file < project table < environment < flags.
+
+    Times in seconds. `session` is the name given, "" when the project alone is the key.
+    """
+
+    image: str
+    runtime: str
+    identity: Identity
+    network: NetworkMode
+    session: str
+    project: str
+    rm: bool
+    mounts: tuple[Mount, ...]
+    hide: tuple[str, ...]
+    env: EnvPolicy
+    limits: Limits
+    devices: tuple[str, ...]
+    publish: tuple[PortForward, ...]
+    host_ports: tuple[PortForward, ...]
+    podman_args: tuple[str, ...]
+    share: Share
+    session_env: tuple[str, ...]
+    idle_stop_s: float
+    keep_for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The user cagewrap runs as. `groups` are the supplementary group ids."""
+
+    uid: int
+    gid: int
+    name: str
+    home: str
+    groups: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CageSpec:
+    """Everything that is fixed when a container is made. `config_hash` covers all of it."""
+
+    name: str
+    project: str
+    session: str
+    image: str
+    runtime: str
+    identity: Identity
+    network: NetworkMode
+    mounts: tuple[Mount, ...]
+    limits: Limits
+    devices: tuple[str, ...]
+    podman_args: tuple[str, ...]
+    home: str
+    labels: tuple[tuple[str, str], ...] = field(default=())
