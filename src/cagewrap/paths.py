@@ -1,0 +1,113 @@
+"""Where cagewrap keeps things: the only place that knows the XDG directories."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cagewrap.errors import DirectoryError
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Absolute directories of one owner.
+
+    config_file: `$XDG_CONFIG_HOME/cagewrap.toml`.
+    state_dir: `$XDG_STATE_HOME/cagewrap`; a session's record, private HOME and logs, kept.
+    runtime_dir: `$XDG_RUNTIME_DIR/cagewrap`; sockets and locks, gone at reboot.
+    podman_runtime_dir: `$XDG_RUNTIME_DIR` itself, the value every podman we start is given.
+    """
+
+    home: str
+    config_file: str
+    state_dir: str
+    runtime_dir: str
+    podman_runtime_dir: str
+
+    @property
+    def cages_dir(self) -> str:
+        """One directory per session below it."""
+        return os.path.join(self.state_dir, "cages")
+
+    def cage_dir(self, name: str) -> str:
+        """The kept directory of the cage `name`."""
+        return os.path.join(self.cages_dir, name)
+
+    def record_file(self, name: str) -> str:
+        """What is known of the cage `name`, as JSON."""
+        return os.path.join(self.cages_dir, name, "record.json")
+
+    def home_dir(self, name: str) -> str:
+        """The private HOME of the cage `name`, on the host."""
+        return os.path.join(self.cages_dir, name, "home")
+
+    def log_file(self, name: str) -> str:
+        """The keeper's log of the cage `name`."""
+        return os.path.join(self.cages_dir, name, "keeper.log")
+
+    def socket_file(self, name: str) -> str:
+        """Where the keeper of the cage `name` listens."""
+        return os.path.join(self.runtime_dir, name + ".sock")
+
+
+def paths_from_env(env: Mapping[str, str], uid: int) -> Paths:
+    """Work the directories out from the environment; creates nothing.
+
+    Raises DirectoryError when HOME or the runtime directory cannot be used, because podman
+    would then fail later with a text that names neither.
+    """
+    home = env.get("HOME", "")
+    if not home.startswith("/"):
+        raise DirectoryError(
+            "HOME is not set to an absolute path, so there is no place for sessions.",
+            'export HOME="$(getent passwd "$(id -u)" | cut -d: -f6)"',
+        )
+    if not os.path.isdir(home):
+        raise DirectoryError(
+            f"HOME is {home!r}, which is not a directory.",
+            'export HOME="$(getent passwd "$(id -u)" | cut -d: -f6)"',
+        )
+    config_home = _absolute(env, "XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    state_home = _absolute(env, "XDG_STATE_HOME") or os.path.join(home, ".local", "state")
+    runtime_home = _runtime_home(env, uid)
+    return Paths(
+        home=home,
+        config_file=os.path.join(config_home, "cagewrap.toml"),
+        state_dir=os.path.join(state_home, "cagewrap"),
+        runtime_dir=os.path.join(runtime_home, "cagewrap"),
+        podman_runtime_dir=runtime_home,
+    )
+
+
+def _absolute(env: Mapping[str, str], name: str) -> str:
+    """The value, or "" when unset or relative (the XDG specification says to ignore those)."""
+    value = env.get(name, "")
+    return value if value.startswith("/") else ""
+
+
+def _runtime_home(env: Mapping[str, str], uid: int) -> str:
+    """One deterministic runtime directory: two callers that differ break podman's state."""
+    wanted = _absolute(env, "XDG_RUNTIME_DIR")
+    for candidate in filter(None, (wanted, f"/run/user/{uid}")):
+        try:
+            found = os.stat(candidate)
+        except OSError as error:
+            if candidate == wanted:
+                raise DirectoryError(
+                    f"XDG_RUNTIME_DIR is {candidate!r}: {error.strerror}.",
+                    "sudo loginctl enable-linger $USER, then log in again",
+                ) from error
+            continue
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
+            raise DirectoryError(
+                f"XDG_RUNTIME_DIR {candidate!r} is not a directory of uid {uid}.",
+                f"export XDG_RUNTIME_DIR=/run/user/{uid}",
+            )
+        return candidate
+    raise DirectoryError(
+        f"XDG_RUNTIME_DIR is not set and /run/user/{uid} does not exist, so podman and cagewrap "
+        "have no place for sockets.",
+        "sudo loginctl enable-linger $USER, then log in again",
+    )
