@@ -1,0 +1,82 @@
+"""The program's entry: split the command line, wrap or run a verb, and report any failure."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from cagewrap.errors import CagewrapError
+
+
+def main() -> None:
+    """Run cagewrap on the process's own arguments; never returns."""
+    arguments = sys.argv[1:]
+    at = wrapped_command_index(arguments)
+    try:
+        if at is None:
+            from cagewrap.cli import run
+
+            code = run(arguments)
+        else:
+            from cagewrap.wrap import wrap
+
+            wrap(arguments[:at], arguments[at + 1 :])
+            code = 0
+    except CagewrapError as error:
+        report(error, traceback="--debug" in arguments[:at])
+        code = error.exit_code
+    except KeyboardInterrupt:
+        from cagewrap.wrap import end_by_signal
+
+        end_by_signal(2)
+        code = 130
+    except Exception as error:  # noqa: BLE001 - the one boundary: a bug still names itself
+        report_bug(error, traceback="--debug" in arguments[:at])
+        code = 123
+    leave(code)
+
+
+def leave(code: int) -> None:
+    """Exit without running finalisers, after what was printed has left."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue
+    os._exit(code)
+
+
+def wrapped_command_index(arguments: list[str]) -> int | None:
+    """Where the `--` stands that begins the agent's command; None for a verb (`cagewrap ls`)."""
+    if not arguments or not arguments[0].startswith("-") or "--" not in arguments:
+        return None
+    return arguments.index("--")
+
+
+def report(error: CagewrapError, *, traceback: bool) -> None:
+    """Say on stderr what is wrong, and what mends it."""
+    text = f"cagewrap: {error.message}\n"
+    if error.hint:
+        text += f"  fix: {error.hint}\n"
+    if traceback:
+        text += _traceback(error)
+    _write_stderr(text)
+
+
+def report_bug(error: Exception, *, traceback: bool) -> None:
+    """Say on stderr that cagewrap itself is at fault."""
+    text = f"cagewrap: a bug: {type(error).__name__}: {error}\n  fix: report it with --debug\n"
+    _write_stderr(text + (_traceback(error) if traceback else ""))
+
+
+def _traceback(error: Exception) -> str:
+    import traceback
+
+    return "".join(traceback.format_exception(error))
+
+
+def _write_stderr(text: str) -> None:
+    try:
+        os.write(2, text.encode(errors="backslashreplace"))
+    except OSError:
+        return

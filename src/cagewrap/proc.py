@@ -1,0 +1,103 @@
+"""The only module that starts processes (the keeper's launcher aside).
+
+Every child gets /dev/null as stdin unless it is told otherwise, and an environment without the
+variables of a frozen cagewrap (a bundle's LD_LIBRARY_PATH breaks podman).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cagewrap.errors import PodmanMissingError
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a finished command left. `returncode` is -N when signal N killed it; 124 on time-out."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: bytes
+    stderr: str
+
+
+def child_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a child of ours: the owner's, less what belongs to a frozen bundle."""
+    kept = {name: value for name, value in env.items() if not name.startswith("_PYI_")}
+    original = kept.pop("LD_LIBRARY_PATH_ORIG", None)
+    if original is not None:
+        kept["LD_LIBRARY_PATH"] = original
+    elif "_PYI_APPLICATION_HOME_DIR" in env:
+        kept.pop("LD_LIBRARY_PATH", None)
+    return kept
+
+
+def capture(
+    argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str], stdin: bytes = b""
+) -> Outcome:
+    """Run a command to its end and keep what it printed.
+
+    Raises PodmanMissingError when the program is not there. A command that takes longer than
+    `timeout_s` seconds is killed and reported with return code 124.
+    """
+    try:
+        done = subprocess.run(  # noqa: PLW1510 - the caller reads the return code
+            list(argv), input=stdin, capture_output=True, timeout=timeout_s, env=child_environment(env)
+        )
+    except FileNotFoundError as error:
+        raise missing_program(argv[0]) from error
+    except subprocess.TimeoutExpired as error:
+        stderr = (error.stderr or b"").decode(errors="replace")
+        return Outcome(tuple(argv), 124, error.stdout or b"", stderr)
+    return Outcome(
+        tuple(argv), done.returncode, done.stdout, done.stderr.decode(errors="replace")
+    )
+
+
+def run(argv: Sequence[str], *, env: Mapping[str, str]) -> int:
+    """Run a command whose progress a person should see: its stdout goes to our stderr."""
+    try:
+        return subprocess.run(  # noqa: PLW1510 - the caller reads the return code
+            list(argv), stdin=subprocess.DEVNULL, stdout=2, env=child_environment(env)
+        ).returncode
+    except FileNotFoundError as error:
+        raise missing_program(argv[0]) from error
+
+
+def start_detached(
+    argv: Sequence[str], *, env: Mapping[str, str], log_fd: int, kept_fds: Sequence[int]
+) -> int:
+    """Start a process that outlives us: own session, cwd `/`, stdio on /dev/null and `log_fd`.
+
+    `kept_fds` stay open in it under the same numbers. Returns its pid; the caller does not wait.
+    """
+    child = subprocess.Popen(
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=log_fd,
+        stderr=log_fd,
+        cwd="/",
+        env=child_environment(env),
+        start_new_session=True,
+        pass_fds=tuple(kept_fds),
+        umask=0o077,
+    )
+    child.returncode = 0  # it is nobody's to wait for; no "still running" warning at our exit
+    return child.pid
+
+
+def replace(argv: Sequence[str], *, env: Mapping[str, str]) -> None:
+    """Become another program."""
+    os.execvpe(argv[0], list(argv), child_environment(env))  # noqa: S606
+
+
+def missing_program(name: str) -> PodmanMissingError:
+    """The error for a program that is not on PATH."""
+    package = {"nsenter": "util-linux", "newuidmap": "uidmap"}.get(name, name)
+    return PodmanMissingError(
+        f"{name} is not on PATH, and a cage cannot be made without it.",
+        f"sudo apt-get install {package}",
+    )

@@ -1,0 +1,62 @@
+"""What the shim and the keeper say to each other, over a unix seqpacket socket.
+
+The shim sends one REQUEST packet that carries four file descriptors (the request's body in a
+memfd, then fds 0, 1, 2), later SIGNAL and RESIZE packets. The keeper answers with the packets
+below. Each packet is one byte that names it, and text. The body is a list of sections, each a
+list of byte strings; none can contain NUL (argv, environment and paths cannot), so NUL joins them.
+
+This module is on the wrap path: it imports nothing.
+"""
+
+from __future__ import annotations
+
+VERSION = b"cagewrap-1"
+
+# shim -> keeper
+REQUEST = b"R"
+SIGNAL = b"S"  # signal number
+RESIZE = b"W"  # "rows columns"
+QUERY = b"Q"  # ask for the keeper's status as JSON; no fds
+COMMAND = b"C"  # JSON: {"do": "stop" | "port" | ...}
+
+# keeper -> shim
+ACCEPTED = b"A"  # the request is the keeper's now: never send it to another
+STARTED = b"S"  # the agent runs; the shim closes its copies of fds 0 and 1
+TERMINAL = b"T"  # carries the pty's master
+STOPPED = b"P"  # signal number: the agent was stopped (job control)
+EXITED = b"X"  # exit code
+KILLED = b"K"  # signal number
+NOTE = b"N"  # a line for stderr
+ERROR = b"E"  # exit code NUL message NUL hint
+REPLY = b"J"  # JSON answer to QUERY or COMMAND
+RETRY = b"Y"  # this keeper is going away and has not begun: connect again
+
+MODE_STREAMS = b"streams"
+MODE_TERMINAL = b"terminal"
+
+PACKET_BYTES = 65536
+"""Largest packet. A body has no limit: it travels in a memfd."""
+
+
+def pack_sections(sections: list[list[bytes]]) -> bytes:
+    """Join sections into one byte string."""
+    parts: list[bytes] = []
+    for section in sections:
+        parts.append(b"%d" % len(section))
+        parts += section
+    return b"\0".join(parts)
+
+
+def unpack_sections(body: bytes) -> list[list[bytes]]:
+    """Take apart what `pack_sections` joined. Raises ValueError when it is not that."""
+    parts = body.split(b"\0")
+    sections: list[list[bytes]] = []
+    at = 0
+    while at < len(parts):
+        count = int(parts[at])
+        section = parts[at + 1 : at + 1 + count]
+        if len(section) != count:
+            raise ValueError("a section is cut short")
+        sections.append(section)
+        at += 1 + count
+    return sections

@@ -1,0 +1,122 @@
+"""Tickets: how the next message finds its running cage without reading the configuration.
+
+Working out which cage a command belongs to (configuration, project, session) costs tens of
+milliseconds of imports. The full path writes the result down as a ticket, a file in the runtime
+directory named for everything the answer depends on and holding the same in full; the next
+message compares and connects. Anything that differs (configuration file touched, another
+directory, flag or variable) means no ticket, and the full path runs again.
+
+This module is on the wrap path: `os` is loaded already, `zlib` is built in.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+
+from cagewrap.protocol import VERSION, pack_sections, unpack_sections
+
+_DEPENDS_ON = (
+    b"HOME",
+    b"PWD",
+    b"SSH_AUTH_SOCK",
+    b"XDG_CONFIG_HOME",
+    b"XDG_RUNTIME_DIR",
+    b"XDG_STATE_HOME",
+)
+_NAMES_FILE = b"session-variables"
+
+
+class Ticket:
+    """Where a command's keeper listens, and the sections of the request that never change."""
+
+    __slots__ = ("policy", "socket")
+
+    def __init__(self, socket: bytes, policy: list[list[bytes]]) -> None:
+        """Keep both."""
+        self.socket = socket
+        self.policy = policy
+
+
+def runtime_dir() -> bytes:
+    """The directory of sockets and tickets, as `paths.Paths.runtime_dir` works it out."""
+    home = os.environb.get(b"XDG_RUNTIME_DIR", b"")
+    if not home.startswith(b"/"):
+        home = b"/run/user/%d" % os.getuid()
+    return home + b"/cagewrap"
+
+
+def identity(directory: bytes, cwd: bytes, flags: list[bytes]) -> list[bytes]:
+    """Everything the choice of a cage depends on, apart from the configuration file's content."""
+    environ = os.environb
+    try:
+        with open(directory + b"/" + _NAMES_FILE, "rb") as file:
+            session_names = file.read().split(b"\0")
+    except OSError:
+        session_names = []
+    named = [name + b"=" + environ.get(name, b"") for name in (*_DEPENDS_ON, *session_names)]
+    ours = sorted(
+        name + b"=" + value for name, value in environ.items() if name.startswith(b"CAGEWRAP_")
+    )
+    return [VERSION, cwd, b"%d" % len(ours), *named, *ours, *flags]
+
+
+def stamp(path: bytes) -> bytes:
+    """A file's identity and time of change, or b"missing"."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return b"missing"
+    return b"%d %d %d" % (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def read_ticket(cwd: bytes, flags: list[bytes]) -> Ticket | None:
+    """The ticket for this command, or None when there is none that still holds."""
+    directory = runtime_dir()
+    wanted = identity(directory, cwd, flags)
+    try:
+        with open(_ticket_file(directory, wanted), "rb") as file:
+            sections = unpack_sections(file.read())
+    except (OSError, ValueError):
+        return None
+    if len(sections) < 3 or sections[0] != wanted:
+        return None
+    config_file, config_stamp, socket = sections[1]
+    if stamp(config_file) != config_stamp:
+        return None
+    return Ticket(socket, sections[2:])
+
+
+def write_ticket(
+    cwd: bytes,
+    flags: list[bytes],
+    config: tuple[bytes, bytes],
+    ticket: Ticket,
+    session_names: list[bytes],
+) -> None:
+    """Write the ticket for this command; the runtime directory must exist.
+
+    config: the configuration file and its `stamp`, taken before it was read. A failure to write
+    is no error: the next message only takes the full path.
+    """
+    directory = runtime_dir()
+    try:
+        _replace(directory + b"/" + _NAMES_FILE, b"\0".join(session_names))
+        wanted = identity(directory, cwd, flags)
+        body = pack_sections([wanted, [*config, ticket.socket], *ticket.policy])
+        os.makedirs(directory + b"/tickets", mode=0o700, exist_ok=True)
+        _replace(_ticket_file(directory, wanted), body)
+    except OSError:
+        return
+
+
+def _ticket_file(directory: bytes, wanted: list[bytes]) -> bytes:
+    return directory + b"/tickets/%08x" % zlib.crc32(b"\0".join(wanted))
+
+
+def _replace(path: bytes, content: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, never half."""
+    temporary = path + b".%d" % os.getpid()
+    with open(temporary, "wb") as file:
+        file.write(content)
+    os.replace(temporary, path)
