@@ -1,12 +1,13 @@
 """Builds what the test hosts are made of, below one cache directory outside the repository.
 
-Every piece is one file or directory at CACHE/KIND/NAME-HASH, HASH being that of its recipe. A piece is built at
-another path and renamed, so one that exists is whole, however its builder was killed; a changed recipe is
-another name. Root file systems are layers for overlayfs, so that a change costs only the layer it touches:
+Every piece is one file or directory at CACHE/KIND/NAME-HASH, HASH being that of its recipe. A piece
+is built at another path and renamed, so one that exists is whole, however its builder was killed;
+a changed recipe is another name. Root file systems are layers for overlayfs, so that a change costs
+only the layer it touches:
 
-    base-*  the Debian packages                    rebuilt when the package list changes
-    venv-*  /opt/cagewrap/venv with what tests need    … when a requirements file changes
-    app-*   cagewrap itself, installed from its wheel  … when src/ changes
+    base-*  the Debian packages                            rebuilt when the package list changes,
+    venv-*  /opt/cagewrap/venv with what the tests need    when a requirements file changes,
+    app-*   cagewrap itself, installed from its wheel      when src/ changes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parent.parent
 CACHE = Path(os.environ.get("CAGEWRAP_CHECK_CACHE") or "/var/cache/cagewrap-check")
-SUITES = {"bookworm": "3.11", "trixie": "3.13", "sid": "3.14"}  # → the Python it ships
+SUITES = ("bookworm", "trixie", "sid")
 PEERS_SUITE = "bookworm"
 KEEP_UNUSED_S = 3600
 VENV = "/opt/cagewrap/venv"
@@ -55,11 +56,22 @@ def run(*argv: str | Path, env: dict[str, str] | None = None) -> None:
         check=False,
     )
     if done.returncode:
-        raise SystemExit(f"tests/host: {argv[0]} failed ({done.returncode}): {' '.join(map(str, argv))[:400]}")
+        raise SystemExit(
+            f"tests/host: {argv[0]} failed ({done.returncode}): {' '.join(map(str, argv))[:400]}"
+        )
 
 
 # Mounts of a build are made in namespaces of its own: killed half way, it leaves none behind.
-ISOLATED = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc")
+ISOLATED = (
+    "unshare",
+    "--mount",
+    "--propagation",
+    "private",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+)
 
 
 @contextmanager
@@ -113,7 +125,7 @@ def remove(path: Path) -> None:
 
 
 def forget(old: Path) -> None:
-    """Remove an outdated piece that nobody has used for a while or uses now (entries hold a shared lock on it)."""
+    """Remove an outdated piece, unless it was used lately or is in use (`enter` holds a lock)."""
     try:
         if time.time() - old.stat().st_mtime < KEEP_UNUSED_S:
             return
@@ -132,7 +144,7 @@ def forget(old: Path) -> None:
         os.close(fd)
 
 
-# --- Debian -------------------------------------------------------------------------------------------------------
+# --- Debian ---
 
 
 def packages(file: Path, suite: str) -> list[str]:
@@ -149,11 +161,11 @@ def debian(kind: str, name: str, suite: str, wanted: Path, setup: Path, suffix: 
         "--mode=root",
         "--variant=minbase",
         "--include=" + ",".join(packages(wanted, suite)),
-        "--aptopt=Acquire::Retries \"5\"",
+        '--aptopt=Acquire::Retries "5"',
         # A mirror may lag behind this machine's clock by more than its Release files are valid.
-        "--aptopt=Acquire::Check-Valid-Until \"false\"",
-        "--aptopt=Acquire::Languages \"none\"",
-        "--aptopt=APT::Install-Recommends \"false\"",
+        '--aptopt=Acquire::Check-Valid-Until "false"',
+        '--aptopt=Acquire::Languages "none"',
+        '--aptopt=APT::Install-Recommends "false"',
         "--dpkgopt=force-unsafe-io",
         "--dpkgopt=path-exclude=/usr/share/man/*",
         "--dpkgopt=path-exclude=/usr/share/locale/*",
@@ -162,7 +174,7 @@ def debian(kind: str, name: str, suite: str, wanted: Path, setup: Path, suffix: 
     ]
 
     def build(target: Path) -> None:
-        # Made as a neighbour with the right suffix: mmdebstrap takes the format from the file's name.
+        # With the right suffix: mmdebstrap takes the format from the file's name.
         made = target.with_name(target.name + suffix)
         remove(made)
         run(*ISOLATED, "mmdebstrap", "--quiet", *options, f"--customize-hook={setup}", suite, made)
@@ -181,21 +193,34 @@ def base(suite: str, *, bare: bool) -> Piece:
 
 
 def image() -> Piece:
-    return debian("image", "cagewrap-test.tar", "bookworm", HERE / "packages.image", HERE / "setup-image", ".tar")
+    return debian(
+        "image",
+        "cagewrap-test.tar",
+        "bookworm",
+        HERE / "packages.image",
+        HERE / "setup-image",
+        ".tar",
+    )
 
 
-# --- Python -------------------------------------------------------------------------------------------------------
+# --- Python ---
 
 
-def layer(lowers: Sequence[Path], target: Path, binds: Iterable[tuple[Path, str]], script: str) -> None:
-    """Run a shell script as root in the layers, with binds mounted read-only; what it changed becomes `target`."""
-    work, merged = target.with_name(target.name + ".work"), target.with_name(target.name + ".merged")
+def layer(
+    lowers: Sequence[Path], target: Path, binds: Iterable[tuple[Path, str]], script: str
+) -> None:
+    """Run a shell script as root in the layers, with binds below /mnt: its changes are `target`."""
+    work, merged = (
+        target.with_name(target.name + ".work"),
+        target.with_name(target.name + ".merged"),
+    )
     for path in (target, work, merged):
         remove(path)
         path.mkdir(parents=True)
     steps = [
         "set -e",
-        f"mount -t overlay overlay -o lowerdir={':'.join(map(str, lowers))},upperdir={target},workdir={work} {merged}",
+        f"lower={':'.join(map(str, lowers))}",
+        f"mount -t overlay o -o lowerdir=$lower,upperdir={target},workdir={work} {merged}",
         f"mount -t proc proc {merged}/proc",
         f"mount --rbind /dev {merged}/dev",
     ]
@@ -204,7 +229,9 @@ def layer(lowers: Sequence[Path], target: Path, binds: Iterable[tuple[Path, str]
         if number == 0:
             steps.append(f"mount -t tmpfs tmpfs {merged}/mnt")
         steps += [f"mkdir {merged}/mnt/{where}", f"mount --bind {source} {merged}/mnt/{where}"]
-    steps.append(f"chroot {merged} env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 HOME=/root sh -ec '{script}'")
+    steps.append(
+        f"chroot {merged} env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 sh -ec '{script}'"
+    )
     run(*ISOLATED, "bash", "-c", "\n".join(steps))
     for path in (work, merged):
         remove(path)
@@ -212,7 +239,7 @@ def layer(lowers: Sequence[Path], target: Path, binds: Iterable[tuple[Path, str]
 
 
 def dev_venv() -> Path:
-    """The machine's own venv: linters, unit tests, and the pip that downloads (it knows this machine's pip settings)."""
+    """The machine's own venv: linters, unit tests, and the pip that downloads."""
     wanted = HERE / "requirements-dev.txt"
     python = shutil.which("python3") or sys.executable
     venv = CACHE / "dev" / f"venv-{recipe_hash(wanted, python, sys.version)}"
@@ -223,7 +250,7 @@ def dev_venv() -> Path:
                 say(f"building dev/{venv.name}")
                 remove(venv)
                 run(python, "-m", "venv", venv)
-                run(venv / "bin/pip", "install", "--quiet", "--requirement", wanted)
+                run(venv / "bin/pip", "install", "-qq", "--requirement", wanted)
                 whole.touch()
     return venv
 
@@ -236,17 +263,20 @@ def requirements(suite: str) -> list[Path]:
 
 
 def wheels(suite: str) -> Piece:
-    """Downloaded outside, so that the pip settings, proxies and CA of this machine apply without being copied in."""
+    """Downloaded by the machine's pip, so that its settings, proxies and CA apply."""
     files = requirements(suite)
+    python = (base(suite, bare=False).ensure() / "usr/bin/python3").readlink().name
 
     def build(target: Path) -> None:
         run(
-            dev_venv() / "bin/pip", "download", "--quiet", "--dest", target,
-            "--only-binary", ":all:", "--implementation", "cp", "--python-version", SUITES[suite],
+            dev_venv() / "bin/pip", "download", "-qq", "--dest", target,
+            "--only-binary", ":all:",
+            "--implementation", "cp",
+            "--python-version", python.removeprefix("python"),
             *[word for file in files for word in ("--requirement", str(file))],
         )  # fmt: skip
 
-    return Piece("wheels", suite, recipe_hash(SUITES[suite], *files), build)
+    return Piece("wheels", suite, recipe_hash(python, *files), build)
 
 
 def venv(suite: str) -> Piece:
@@ -259,41 +289,55 @@ def venv(suite: str) -> Piece:
     )
 
     def build(target: Path) -> None:
-        layer([lower.ensure()], target, [(wheels(suite).ensure(), "wheels"), (HERE, "host")], script)
+        layer(
+            [lower.ensure()], target, [(wheels(suite).ensure(), "wheels"), (HERE, "host")], script
+        )
 
     return Piece("root", f"venv-{suite}", recipe_hash(lower.hash, script, *files), build)
 
 
-def sources() -> list[Path]:
+class SourcesChangedError(Exception):
+    """Somebody wrote to src/ while it was being read."""
+
+
+def sources(repo: Path) -> list[Path]:
     """The files a wheel is made of."""
-    files = [REPO / name for name in ("pyproject.toml", "README.md", "LICENSE")]
-    files += sorted((REPO / "src").rglob("*"))
+    files = [repo / name for name in ("pyproject.toml", "README.md", "LICENSE")]
+    files += sorted((repo / "src").rglob("*"))
     return [file for file in files if file.is_file() and "__pycache__" not in file.parts]
+
+
+def sources_hash(repo: Path) -> str:
+    files = sources(repo)
+    names = "\n".join(f"{file.relative_to(repo)} {file.stat().st_mode:o}" for file in files)
+    return recipe_hash(names, *files)
 
 
 def app(suite: str) -> Piece:
     lower = venv(suite)
-    files = sources()
-    listing = "\n".join(f"{file.relative_to(REPO)} {file.stat().st_mode:o}" for file in files)
     script = f"""
-        {VENV}/bin/pip install --quiet --no-index --no-deps --no-build-isolation /mnt/repo
-        {VENV}/bin/pip check
+        {VENV}/bin/pip install -qq --no-index --no-deps --no-build-isolation /mnt/repo
+        {VENV}/bin/pip check >/dev/null || {VENV}/bin/pip check
         ln -sf {VENV}/bin/cagewrap /usr/local/bin/cagewrap
     """
+    source = sources_hash(REPO)
 
     def build(target: Path) -> None:
         # From a copy: the tree may change while it is built, and nothing must be written into it.
         copy = target.with_name(target.name + ".src")
         remove(copy)
-        for file in files:
+        for file in sources(REPO):
             to = copy / file.relative_to(REPO)
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, to)
+        if sources_hash(copy) != source:
+            raise SourcesChangedError
         (copy / "README.md").touch()
-        layer([lower.ensure(), base(suite, bare=False).ensure()], target, [(copy, "repo")], script)
+        below = [lower.ensure(), base(suite, bare=False).ensure()]
+        layer(below, target, [(copy, "repo")], script)
         remove(copy)
 
-    return Piece("root", f"app-{suite}", recipe_hash(lower.hash, script, listing, *files), build)
+    return Piece("root", f"app-{suite}", recipe_hash(lower.hash, script, source), build)
 
 
 def layers(suite: str, *, bare: bool) -> list[Path]:
@@ -301,9 +345,12 @@ def layers(suite: str, *, bare: bool) -> list[Path]:
     if bare:
         return [base(suite, bare=True).ensure()]
     below = [venv(suite).ensure(), base(suite, bare=False).ensure()]
-    if (REPO / "pyproject.toml").exists() and (REPO / "src").exists():
-        return [app(suite).ensure(), *below]
-    return below
+    for _ in range(20):
+        try:
+            return [app(suite).ensure(), *below]
+        except (SourcesChangedError, FileNotFoundError):
+            time.sleep(0.2)
+    raise SystemExit("tests/host: src/ keeps changing while it is being installed")
 
 
 if __name__ == "__main__":
