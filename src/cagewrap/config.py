@@ -1,0 +1,394 @@
+"""The configuration file, and the settings in force for one command.
+
+Five things can come of reading the file: it is missing (then the defaults hold), or it cannot be
+read, is not TOML, has an unknown key, or has a value that is not allowed. The last four stop the
+command, because a file that is half understood protects less than its owner thinks.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from cagewrap import flags as table
+from cagewrap.environment import DEFAULT_PASSED
+from cagewrap.errors import ConfigInvalidError
+from cagewrap.flags import FlagValues, Kind, Setting, Values, collect, shown
+from cagewrap.model import EnvPolicy, Limits, Mount, PortForward, Settings, Share
+from cagewrap.values import BadValueError, EnvEntry, expand_home, nearest, parse_path, parse_session
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectTable:
+    """`[project."PATH"]`: the settings of one project, or of all below `PATH/*`."""
+
+    pattern: str
+    values: Values
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """What the file at `path` says; nothing when it is not `found`."""
+
+    path: str
+    found: bool = False
+    values: Values = field(default_factory=Values)
+    projects: tuple[ProjectTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The settings in force, and for each key of the table where its value came from."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """One step of the order of precedence. `source` names where a row's value stands."""
+
+    values: Values
+    source: Callable[[Setting[object]], str]
+
+
+def read_config(path: str, *, uid: int | None = None) -> ConfigFile:
+    """Read and check the whole file, all project tables too.
+
+    uid: the owner (default: this process's). Raises ConfigInvalidError, naming the file and the
+    key, for everything but a file that does not exist.
+    """
+    content = _read_file(path, os.geteuid() if uid is None else uid)
+    if content is None:
+        return ConfigFile(path)
+    import tomllib  # noqa: PLC0415 - only when there is a file
+
+    try:
+        document = tomllib.loads(content.decode())
+    except UnicodeDecodeError as error:
+        raise ConfigInvalidError(
+            f"{path}: byte {error.start} is not UTF-8.", f"save {path} as UTF-8"
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigInvalidError(f"{path} is not TOML: {error}.", f"edit {path}") from None
+    projects = document.pop("project", {})
+    if not isinstance(projects, dict):
+        raise _invalid(path, "project", 'must be tables: [project."/PATH"]')
+    return ConfigFile(
+        path=path,
+        found=True,
+        values=_parse_table(path, "", document),
+        projects=tuple(_parse_project(path, *one) for one in projects.items()),
+    )
+
+
+def _read_file(path: str, uid: int) -> bytes | None:
+    """The file's bytes; None when there is none. Only owner and root may write it."""
+    try:
+        # O_NONBLOCK: a fifo in its place must not hold the agent up.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        if os.path.islink(path):
+            raise ConfigInvalidError(
+                f"{path} is a link to a file that does not exist.", f"rm {path}"
+            ) from None
+        return None
+    except OSError as error:
+        raise ConfigInvalidError(
+            f"{path} cannot be read: {error.strerror}.", f"ls -l {path}"
+        ) from None
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise ConfigInvalidError(f"{path} is not a regular file.", f"mv {path} {path}.old")
+        if found.st_uid not in (0, uid):
+            raise ConfigInvalidError(
+                f"{path} belongs to uid {found.st_uid}, who could change what a cage may do.",
+                f"sudo chown {uid} {path}",
+            )
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ConfigInvalidError(
+                f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o}), who "
+                "could change what a cage may do.",
+                f"chmod go-w {path}",
+            )
+        try:
+            return file.read()
+        except OSError as error:
+            raise ConfigInvalidError(
+                f"{path} cannot be read: {error.strerror}.", f"ls -l {path}"
+            ) from None
+
+
+def _parse_project(path: str, pattern: str, found: object) -> ProjectTable:
+    where = f'[project."{pattern}"]'
+    directory = pattern.removesuffix("/*") or "/"
+    try:
+        normal = parse_path(directory)
+    except BadValueError as error:
+        raise _invalid(path, where, str(error)) from None
+    if "*" in directory:
+        raise _invalid(path, where, "may have a * only as its last part: PATH/*")
+    if not isinstance(found, dict):
+        raise _invalid(path, where, "must be a table")
+    return ProjectTable(
+        pattern=normal if directory == pattern else normal.rstrip("/") + "/*",
+        values=_parse_table(path, where + ".", found),
+    )
+
+
+def _parse_table(path: str, prefix: str, found: Mapping[str, object]) -> Values:
+    """The settings in one table of the file; `prefix` stands before each key in messages."""
+    rows = {row.key: row for row in table.SETTINGS if row.in_file}
+    pairs: list[tuple[Setting[object], object]] = []
+    for key, value in found.items():
+        row = rows.get(key)
+        if row is None:
+            raise _unknown_key(path, prefix, key, (*rows, *([] if prefix else ["project"])))
+        try:
+            texts = _texts(row, value)
+        except BadValueError as error:
+            raise _invalid(path, prefix + key, str(error), row=row, found=value) from None
+        for text in texts:
+            try:
+                pairs.append((row, row.parse(text)))
+            except BadValueError as error:
+                raise _invalid(path, prefix + key, str(error), row=row, found=text) from None
+        if not texts:
+            pairs.append((row, ()))
+    return collect(pairs)
+
+
+def _unknown_key(path: str, prefix: str, key: str, known: tuple[str, ...]) -> ConfigInvalidError:
+    for row in table.FLAGS:
+        if row.key == key:
+            ways = f"{row.flag} or {row.env}" if row.env else row.flag
+            return ConfigInvalidError(
+                f"{path}: {prefix}{key} is given by {ways}, not in the file.", f"edit {path}"
+            )
+    return ConfigInvalidError(
+        f"{path}: {prefix}{key} is not a setting{nearest(key, known)}.",
+        f"edit {path}: its keys are the flags of cagewrap --help, with _ for -",
+    )
+
+
+def _texts(row: Setting[object], found: object) -> list[str]:
+    """A TOML value as the texts the row's flag would be given."""
+    if row.kind is Kind.LIST:
+        if not isinstance(found, list):
+            raise BadValueError("must be a list: [ … ]")
+        return [row.item(one) for one in found]
+    if row.kind is Kind.TABLE:
+        if not isinstance(found, dict):
+            raise BadValueError(f"must be a table: [{row.key}]")
+        return [row.pair(name, one) for name, one in found.items()]
+    return [row.item(found)]
+
+
+def _invalid(
+    path: str, key: str, reason: str, *, row: Setting[object] | None = None, found: object = None
+) -> ConfigInvalidError:
+    """The error for one key. What was found is shown unless it may be a secret."""
+    if row is None or row.is_sensitive or isinstance(found, (dict, list)):
+        value = ""
+    else:
+        value = " = " + (shown(found) if isinstance(found, str) else str(found))
+    return ConfigInvalidError(f"{path}: {key}{value}: {reason}.", f"edit {path}")
+
+
+def resolve(
+    config: ConfigFile,
+    *,
+    project: str,
+    env: Mapping[str, str],
+    flags: FlagValues,
+    real_path: Callable[[str], str] = os.path.realpath,
+) -> Resolved:
+    """Settle every setting: defaults < file < project table < environment < flags.
+
+    project: absolute path. env: the caller's environment, of which CAGEWRAP_*, HOME and the
+    variables named in session_env are looked at. Raises ConfigInvalidError for a bad value in a
+    variable, or two tables for this project.
+    """
+    home = env.get("HOME", "")
+    levels = _levels(config, project, home, env, flags, real_path)
+    sources = {row.key: _source(row, levels) for row in table.SETTINGS}
+    session_env = _last(levels, table.SESSION_ENV)
+    session = _last(levels, table.SESSION)
+    if not session:
+        session, variable = _session_from(env, session_env)
+        if session:
+            sources["session"] = f"{variable} (session_env)"
+    sources["project"] = "--project" if flags.project else "current directory"
+    share = Share(**dict(_all(levels, table.SHARE)))
+    settings = Settings(
+        image=_last(levels, table.IMAGE),
+        runtime=_last(levels, table.RUNTIME),
+        identity=_last(levels, table.USER),
+        network=_last(levels, table.NETWORK),
+        session=session,
+        project=project,
+        rm=_last(levels, table.RM),
+        mounts=_merge_mounts(_all(levels, table.MOUNT), home),
+        hide=_unique(tuple(expand_home(one, home) for one in _all(levels, table.HIDE))),
+        env=_build_policy(levels, session_env, home),
+        limits=Limits(
+            memory_bytes=_last(levels, table.MEMORY),
+            cpus=_last(levels, table.CPUS),
+            pids=_last(levels, table.PIDS),
+            shm_bytes=_last(levels, table.SHM_SIZE),
+        ),
+        devices=_unique(_all(levels, table.DEVICE)),
+        publish=_merge_ports(_all(levels, table.PUBLISH)),
+        host_ports=_merge_ports(_all(levels, table.HOST_PORT)),
+        podman_args=_all(levels, table.PODMAN_ARG),
+        share=share,
+        session_env=session_env,
+        idle_stop_s=_last(levels, table.IDLE_STOP),
+        keep_for_s=_last(levels, table.KEEP_FOR),
+    )
+    return Resolved(settings, sources)
+
+
+def _levels(
+    config: ConfigFile,
+    project: str,
+    home: str,
+    env: Mapping[str, str],
+    flags: FlagValues,
+    real_path: Callable[[str], str],
+) -> tuple[_Level, ...]:
+    """The levels above the defaults, lowest first."""
+    found = [_Level(config.values, lambda _: config.path)]
+    chosen = find_project_table(config, project, home, real_path)
+    if chosen is not None:
+        where = f'{config.path} [project."{chosen.pattern}"]'
+        found.append(_Level(chosen.values, lambda _: where))
+    found.append(_Level(_values_from(env), lambda row: row.env))
+    found.append(_Level(flags.values, lambda row: row.flag))
+    return tuple(found)
+
+
+def find_project_table(
+    config: ConfigFile, project: str, home: str, real_path: Callable[[str], str] = os.path.realpath
+) -> ProjectTable | None:
+    """The one table that applies: the project's own path, else the longest `PATH/*` above it.
+
+    Links are followed on both sides, so that either spelling of a home behind a link works.
+    """
+    wanted = real_path(project)
+    best: tuple[int, ProjectTable] | None = None
+    for one in config.projects:
+        is_tree = one.pattern.endswith("/*")
+        directory = real_path(expand_home(one.pattern.removesuffix("/*") or "/", home))
+        below = wanted.startswith(directory.rstrip("/") + "/")
+        if not (below if is_tree else wanted == directory):
+            continue
+        rank = len(directory) if is_tree else len(directory) + 1
+        if best is not None and best[0] == rank:
+            raise _invalid(
+                config.path,
+                f'[project."{one.pattern}"]',
+                f'names the same directory as [project."{best[1].pattern}"]',
+            )
+        if best is None or rank > best[0]:
+            best = rank, one
+    return best[1] if best else None
+
+
+def _values_from(env: Mapping[str, str]) -> Values:
+    """What CAGEWRAP_… variables give; an empty one is as good as none."""
+    pairs: list[tuple[Setting[object], object]] = []
+    for row in table.SETTINGS:
+        text = env.get(row.env, "") if row.env else ""
+        if not text:
+            continue
+        try:
+            pairs.append((row, row.parse(text)))
+        except BadValueError as error:
+            raise ConfigInvalidError(
+                f"The variable {row.env} = {shown(text)}: {error}.", f"unset {row.env}"
+            ) from None
+    return collect(pairs)
+
+
+def _session_from(env: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str]:
+    """The first of the variables that is set and not empty: its value, and its name."""
+    for name in names:
+        text = env.get(name, "")
+        if text:
+            try:
+                return parse_session(text), name
+            except BadValueError as error:
+                raise ConfigInvalidError(
+                    f"The variable {name} = {shown(text)} names no session: it {error}.",
+                    f"unset {name}, or take it out of session_env",
+                ) from None
+    return "", ""
+
+
+def _last(levels: tuple[_Level, ...], row: Setting[T]) -> T:
+    """The value of the highest level that gives one, or the default."""
+    for level in reversed(levels):
+        value = level.values.get(row)
+        if value is not None:
+            return value
+    return row.default
+
+
+def _all(levels: tuple[_Level, ...], row: Setting[tuple[T, ...]]) -> tuple[T, ...]:
+    """The items of all levels, lowest first."""
+    return tuple(item for level in levels for item in level.values.get(row) or ())
+
+
+def _source(row: Setting[object], levels: tuple[_Level, ...]) -> str:
+    given = [level.source(row) for level in levels if level.values.get(row) is not None]
+    if row.kind in (Kind.LIST, Kind.TABLE) and not row.replaces:
+        return " + ".join(given) or "default"
+    return given[-1] if given else "default"
+
+
+def _unique(items: tuple[T, ...]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(items))
+
+
+def _merge_mounts(mounts: tuple[Mount, ...], home: str) -> tuple[Mount, ...]:
+    """One mount per target: the later one holds."""
+    merged: dict[str, Mount] = {}
+    for one in mounts:
+        target = expand_home(one.target, home)
+        merged[target] = replace(one, source=expand_home(one.source, home), target=target)
+    return tuple(merged.values())
+
+
+def _merge_ports(ports: tuple[PortForward, ...]) -> tuple[PortForward, ...]:
+    """One forward per listening port: the later one holds."""
+    return tuple({one.listen: one for one in ports}.values())
+
+
+def _build_policy(levels: tuple[_Level, ...], session_env: tuple[str, ...], home: str) -> EnvPolicy:
+    """Fold every wish about the environment; of two about one name, the later holds."""
+    rows = (table.PASS_ENV, table.ENV, table.SECRET, table.SECRET_FILES)
+    passed = [*DEFAULT_PASSED, *session_env]
+    named: dict[str, EnvEntry] = {}
+    wishes = (level.values.get(row) or () for level in levels for row in rows)
+    for entry in (one for some in wishes for one in some):
+        named.pop(entry.name.removeprefix("!"), None)
+        if entry.kind == "pass":
+            passed.append(entry.name)
+        else:
+            named[entry.name] = entry
+    entries = tuple(named.values())
+    return EnvPolicy(
+        passed=tuple(passed),
+        fixed=tuple((one.name, one.value) for one in entries if one.kind == "set"),
+        secret_names=tuple(one.name for one in entries if one.kind == "secret"),
+        secret_files=tuple(
+            (one.name, expand_home(one.value, home)) for one in entries if one.kind == "secret_file"
+        ),
+    )
