@@ -1,0 +1,136 @@
+"""Where the agent runs: on this machine as it is, or in a cage. Both look alike from outside."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import claude_agent_sdk
+
+CLAUDE = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
+CAGEWRAP = Path(sys.prefix) / "bin" / "cagewrap"
+IMAGE = "localhost/cagewrap-test:latest"
+TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Place:
+    """prefix: what stands before a command to run it there. env: added to this process's own."""
+
+    prefix: tuple[str, ...]
+    shim: Path
+    project: Path
+    env: dict[str, str]
+
+    def run(self, *argv: str | Path) -> subprocess.CompletedProcess[bytes]:
+        """Run a command there to its end, with nothing to read."""
+        return subprocess.run(
+            [*self.prefix, *argv],
+            cwd=self.project,
+            env=os.environ | self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+    def claude(self, *args: str) -> subprocess.CompletedProcess[bytes]:
+        return self.run(CLAUDE, *args)
+
+    def processes(self) -> set[int]:
+        """What runs there, by pid on this machine."""
+        raise NotImplementedError
+
+
+class Direct(Place):
+    def processes(self) -> set[int]:
+        return {pid for pid in all_pids() if link(pid, "cwd") == str(self.project)}
+
+
+class Caged(Place):
+    def remove(self) -> None:
+        """Delete the cage."""
+        done = subprocess.run(
+            [CAGEWRAP, "rm"],
+            cwd=self.project,
+            env=os.environ | self.env,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+
+    def processes(self) -> set[int]:
+        """All in the cage's pid namespace but its init. A namespace has one name on both sides."""
+        done = self.run("readlink", "/proc/self/ns/pid")
+        assert done.returncode == 0, done.stderr.decode()
+        namespace = done.stdout.decode().strip()
+        return {pid for pid in all_pids() if link(pid, "ns/pid") == namespace and not is_init(pid)}
+
+
+def direct(shim: Path, project: Path, env: dict[str, str]) -> Direct:
+    return Direct((), write_shim(shim, [CLAUDE]), project, env)
+
+
+def caged(shim: Path, project: Path, env: dict[str, str], port: int) -> Caged:
+    """In a cage that reaches nothing but the one port of this machine's loopback."""
+    prefix = [str(CAGEWRAP), "--image", IMAGE, "--network", "none"]
+    prefix += ["--host-port", str(port), "--mount", str(CLAUDE.parent), "--"]
+    return Caged(tuple(prefix), write_shim(shim, [*prefix, CLAUDE]), project, env)
+
+
+def write_shim(shim: Path, argv: Sequence[str | Path]) -> Path:
+    """The file that a harness is given instead of the agent's program."""
+    shim.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, argv))} "$@"\n')
+    shim.chmod(shim.stat().st_mode | stat.S_IXUSR)
+    return shim
+
+
+# --- processes of this machine --------------------------------------------------------------------
+
+
+def all_pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def link(pid: int, name: str) -> str:
+    """What a link in /proc/PID points to; "" for one that is gone or another user's."""
+    try:
+        return os.readlink(f"/proc/{pid}/{name}")
+    except OSError:
+        return ""
+
+
+def is_init(pid: int) -> bool:
+    """Whether it is process 1 of its own pid namespace."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    numbers = next(line for line in status.splitlines() if line.startswith("NSpid:"))
+    return numbers.split()[-1] == "1"
+
+
+def arguments(pid: int) -> list[str]:
+    try:
+        data = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return data.decode().split("\0")[:-1]
+
+
+def wait_until(condition: Callable[[], bool], within_s: float) -> bool:
+    """Whether it came true in time."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

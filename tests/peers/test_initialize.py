@@ -1,0 +1,22 @@
+"""What a harness waits for before each message."""
+
+from __future__ import annotations
+
+import os
+
+import initialize
+import pytest
+from places import Caged, Direct
+
+ADDED_S = 0.150  # the aim is 0.060; this much a busy machine may add
+
+
+def test_initialize_is_answered_soon(
+    direct: Direct, caged: Caged, capsys: pytest.CaptureFixture[str]
+) -> None:
+    latency = initialize.compare(
+        [direct.shim], [caged.shim], direct.project, os.environ | direct.env
+    )
+    with capsys.disabled():
+        print(f"\n{latency}")
+    assert latency.added_s <= ADDED_S
