@@ -58,13 +58,26 @@ def capture(
 
 
 def run(argv: Sequence[str], *, env: Mapping[str, str]) -> int:
-    """Run a command whose progress a person should see: its stdout goes to our stderr."""
+    """Run a command whose progress a person should see: its stdout goes to our stderr.
+
+    When we are interrupted it is asked to stop, and has ten seconds to clean up after itself.
+    """
     try:
-        return subprocess.run(  # noqa: PLW1510 - the caller reads the return code
+        child = subprocess.Popen(
             list(argv), stdin=subprocess.DEVNULL, stdout=2, env=child_environment(env)
-        ).returncode
+        )
     except FileNotFoundError as error:
         raise missing_program(argv[0]) from error
+    with child:
+        try:
+            return child.wait()
+        except BaseException:
+            child.terminate()
+            try:
+                child.wait(10)
+            except subprocess.TimeoutExpired:
+                child.kill()
+            raise
 
 
 def start_detached(
