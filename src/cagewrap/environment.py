@@ -135,11 +135,16 @@ def read_secret_file(path: str) -> bytes:
 
     Raises ConfigInvalidError, naming the path and never the content.
     """
+    content, is_file = b"", False
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(fd, "rb") as file:
+        try:
             is_file = stat.S_ISREG(os.fstat(fd).st_mode)
-            content = file.read(MAX_SECRET_BYTES + 1) if is_file else b""
+            if is_file:
+                with open(fd, "rb", closefd=False) as file:
+                    content = file.read(MAX_SECRET_BYTES + 1)
+        finally:
+            os.close(fd)
     except OSError as error:
         raise ConfigInvalidError(
             f"The secret file {path} cannot be read: {error.strerror}.", f"ls -l {path}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar, cast
 
-from cagewrap import values
+from cagewrap import mountspec, values
 from cagewrap.errors import UsageError
 from cagewrap.model import Identity, Mount, NetworkMode, PortForward
 from cagewrap.values import BadValueError, EnvEntry
@@ -87,9 +87,9 @@ NETWORK: Setting[NetworkMode] = Setting(
     "network", "--network", "MODE", Kind.VALUE, "CAGEWRAP_NETWORK", values.parse_network,
     NetworkMode.OPEN, "open (the internet, not this machine's loopback) or none")
 MOUNT: Setting[tuple[Mount, ...]] = Setting(
-    "mount", "--mount", "SPEC", Kind.LIST, "", _each(values.parse_mount), (),
+    "mount", "--mount", "SPEC", Kind.LIST, "", _each(mountspec.parse_mount), (),
     "one more path inside: PATH[,rw] or source=PATH,target=PATH[,rw]; read-only unless rw",
-    item=values.mount_text)
+    item=mountspec.mount_text)
 HIDE: Setting[tuple[str, ...]] = Setting(
     "hide", "--hide", "PATH", Kind.LIST, "", _each(values.parse_hidden), (),
     "a path of the project that is empty inside")
