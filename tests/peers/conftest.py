@@ -73,7 +73,7 @@ def caged(
 ) -> Iterator[places.Caged]:
     place = places.caged(tmp_path / "claude-caged", project, env, api.port)
     yield place
-    place.remove()
+    place.cagewrap("rm")
 
 
 @pytest.fixture(params=["direct"])

@@ -55,10 +55,10 @@ class Direct(Place):
 
 
 class Caged(Place):
-    def remove(self) -> None:
-        """Delete the cage."""
+    def cagewrap(self, verb: str) -> None:
+        """Do something with the cage itself."""
         done = subprocess.run(
-            [CAGEWRAP, "rm"],
+            [CAGEWRAP, verb],
             cwd=self.project,
             env=os.environ | self.env,
             capture_output=True,
