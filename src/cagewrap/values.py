@@ -47,11 +47,11 @@ class EnvEntry:
 
 
 def nearest(text: str, known: tuple[str, ...]) -> str:
-    """`; did you mean X?` when one of `known` is close to `text`, else ""."""
+    """` (did you mean X?)` when one of `known` is close to `text`, else ""."""
     import difflib  # noqa: PLC0415 - only a failing command pays for it
 
     close = difflib.get_close_matches(text, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def parse_text(text: str) -> str:
@@ -79,7 +79,8 @@ def parse_runtime(text: str) -> str:
     """An OCI runtime. Raises UnsupportedError for krun, with the reason."""
     if text == "krun":
         raise UnsupportedError(
-            f"The runtime krun is not supported yet: {_KRUN_REASON}", "cagewrap --runtime crun -- …"
+            f"The runtime krun is not supported yet: {_KRUN_REASON}",
+            "take the runtime crun or runc",
         )
     return parse_choice(text, RUNTIMES)
 

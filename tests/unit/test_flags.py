@@ -136,7 +136,7 @@ def test_refuses_a_mount(text, reason):
 
 
 def test_refuses_an_unknown_flag_with_the_nearest():
-    with pytest.raises(UsageError, match="Unknown flag '--imgae'; did you mean --image"):
+    with pytest.raises(UsageError, match="Unknown flag '--imgae' \\(did you mean --image"):
         parse_wrap_flags(["--imgae", "x"])
     with pytest.raises(UsageError, match=r"Unknown flag '-x'\."):
         parse_wrap_flags(["-x"])
