@@ -36,6 +36,15 @@ def main() -> None:
     leave(code)
 
 
+def internal() -> None:
+    """Run the keeper: `keeper NAME FD`. Started by a shim; nobody else has a use for it."""
+    _, name, listener_fd = sys.argv[-3:]
+    from cagewrap.keeper.main import main as keeper_main
+
+    keeper_main(name, int(listener_fd))
+    os._exit(0)
+
+
 def leave(code: int) -> None:
     """Exit without running finalisers, after what was printed has left."""
     for stream in (sys.stdout, sys.stderr):

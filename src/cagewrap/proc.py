@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -100,6 +101,15 @@ def start_detached(
     )
     child.returncode = 0  # it is nobody's to wait for; no "still running" warning at our exit
     return child.pid
+
+
+def self_command(*words: str) -> list[str]:
+    """The command that runs this cagewrap's own hidden verb, without reading site-packages."""
+    if getattr(sys, "frozen", False):
+        return [sys.executable, "--cagewrap-internal", *words]
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    code = f"import sys; sys.path.insert(0, {root!r}); from cagewrap.entry import internal; internal()"
+    return [sys.executable, "-I", "-S", "-c", code, *words]
 
 
 def replace(argv: Sequence[str], *, env: Mapping[str, str]) -> None:

@@ -15,9 +15,8 @@ VERSION = b"cagewrap-1"
 # shim -> keeper
 REQUEST = b"R"
 SIGNAL = b"S"  # signal number
-RESIZE = b"W"  # "rows columns"
-QUERY = b"Q"  # ask for the keeper's status as JSON; no fds
-COMMAND = b"C"  # JSON: {"do": "stop" | "port" | ...}
+GROUP_SIGNAL = b"G"  # signal number, for the agent's process group (as a terminal sends it)
+COMMAND = b"C"  # JSON: {"do": "status" | "stop" | "port"}
 
 # keeper -> shim
 ACCEPTED = b"A"  # the request is the keeper's now: never send it to another
@@ -28,7 +27,7 @@ EXITED = b"X"  # exit code
 KILLED = b"K"  # signal number
 NOTE = b"N"  # a line for stderr
 ERROR = b"E"  # exit code NUL message NUL hint
-REPLY = b"J"  # JSON answer to QUERY or COMMAND
+REPLY = b"J"  # JSON answer to COMMAND
 RETRY = b"Y"  # this keeper is going away and has not begun: connect again
 
 MODE_STREAMS = b"streams"

@@ -78,7 +78,7 @@ class Shim:
             return
         self.forward_signals(self.send_signal)
         self.send_request(command, cwd, protocol.MODE_STREAMS, [0, 1, 2])
-        while self.handle(self.connection.recv(protocol.PACKET_BYTES)):
+        while self.handle(self.receive()):
             pass
 
     def send_request(self, command: list[str], cwd: bytes, mode: bytes, fds: list[int]) -> None:
@@ -126,6 +126,13 @@ class Shim:
             self.connection.send(packet)
         except OSError:
             return
+
+    def receive(self) -> bytes:
+        """The next packet; b"" when the keeper is gone."""
+        try:
+            return self.connection.recv(protocol.PACKET_BYTES)
+        except OSError:
+            return b""
 
     def handle(self, packet: bytes) -> bool:
         """Act on one packet. False: this keeper never began, try another."""

@@ -1,0 +1,1 @@
+"""The keeper: the host process of one running cage."""

@@ -1,0 +1,104 @@
+"""Control groups (v2) for killing a message's whole tree.
+
+Two cases, both measured. The container has a cgroup of its own (podman with systemd): a message
+gets a child of it, and the runtime is told to put the process there. The container lives in its
+caller's cgroup (rootless podman without systemd): the keeper makes a tree below its own cgroup,
+starts podman from one leaf and each message from another. Without a writable cgroup neither works.
+No controller is needed, only `cgroup.kill` (Linux 5.14) or, before that, signals in a loop.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+MOUNT = "/sys/fs/cgroup"
+
+
+def cgroup_of(pid: int | str) -> str:
+    """The absolute directory of a process's v2 cgroup, or "" when there is none to see."""
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                if line.startswith("0::"):
+                    path = MOUNT + line[3:].rstrip("\n")
+                    return path if os.path.exists(path + "/cgroup.procs") else ""
+    except OSError:
+        pass
+    return ""
+
+
+def make(path: str) -> bool:
+    """Make a cgroup; False where we may not."""
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def members(path: str) -> list[int]:
+    """The pids in a cgroup and the ones below it."""
+    found: list[int] = []
+    for directory, _, _ in os.walk(path):
+        try:
+            with open(directory + "/cgroup.procs", encoding="ascii") as file:
+                found += [int(line) for line in file]
+        except OSError:
+            continue
+    return found
+
+
+def signal_all(path: str, number: int) -> None:
+    """Signal every process in a cgroup once."""
+    for pid in members(path):
+        try:
+            os.kill(pid, number)
+        except OSError:
+            continue
+
+
+def kill(path: str) -> None:
+    """Kill every process in a cgroup, also ones being forked at this moment."""
+    try:
+        with open(path + "/cgroup.kill", "w", encoding="ascii") as file:
+            file.write("1")
+    except OSError:
+        for _ in range(50):
+            if not members(path):
+                return
+            signal_all(path, signal.SIGKILL)
+
+
+def is_populated(path: str) -> bool:
+    """Whether any process lives in a cgroup or below."""
+    try:
+        with open(path + "/cgroup.events", encoding="ascii") as file:
+            return "populated 1" in file.read()
+    except OSError:
+        return False
+
+
+def remove(path: str) -> bool:
+    """Remove a cgroup and the empty ones below it; False while something lives there."""
+    for directory, _, _ in os.walk(path, topdown=False):
+        try:
+            os.rmdir(directory)
+        except OSError:
+            continue
+    return not os.path.exists(path)
+
+
+def oom_kills(path: str) -> int:
+    """How many processes below a cgroup the kernel killed for memory; 0 when it does not say."""
+    try:
+        with open(path + "/memory.events", encoding="ascii") as file:
+            for line in file:
+                name, value = line.split()
+                if name == "oom_kill":
+                    return int(value)
+    except (OSError, ValueError):
+        pass
+    return 0

@@ -1,0 +1,177 @@
+"""Bringing a cage's container up: adopt it when it runs, start it when it is stopped, else make it.
+
+podman is started without waiting for it, so that shims are accepted and the rest of the keeper is
+imported meanwhile. What podman prints goes to a memfd, never to a pipe: conmon may keep a copy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from cagewrap.errors import CagewrapError, KeeperError
+from cagewrap.keeper import cgroups
+from cagewrap.keeper.loop import Loop
+from cagewrap.runtimes import podman
+from cagewrap.runtimes.failures import explain_failure
+from cagewrap.sessions import Record, State, is_alive, start_time
+
+_JOIN = 'echo 0 > "$0/cgroup.procs" && exec "$@"'
+_PIDFILE_WAIT_S = 2.0
+
+
+class Container:
+    """The container of one session."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        record: Record,
+        env: Mapping[str, str],
+        pid_file: str,
+        note: Callable[[str], None],
+    ) -> None:
+        """env: for podman. note: a line for whoever waits for the cage."""
+        self.loop = loop
+        self.record = record
+        self.env = dict(env)
+        self.pid_file = pid_file
+        self.note = note
+        self.container_id = ""
+        self.init_pid = 0
+
+    def bring_up(
+        self,
+        state: State,
+        cgroup: str,
+        ready: Callable[[], None],
+        failed: Callable[[CagewrapError], None],
+    ) -> None:
+        """Call `ready` once the container runs (`container_id` and `init_pid` are set then).
+
+        cgroup: where podman is started from, "" for where we are.
+        """
+        self._cgroup = cgroup
+        self._ready = ready
+        self._failed = failed
+        self.container_id = state.container_id
+        if is_alive(state.init_pid, state.init_start, state.boot_id):
+            self.init_pid = state.init_pid
+            self.loop.later(0, ready)
+        elif state.container_id:
+            self._spawn(podman.start_args(self.record.name), self._restarted)
+        else:
+            self._make(tries=2)
+
+    def _make(self, tries: int) -> None:
+        def made(code: int, out: str, err: str) -> None:
+            if code == 0:
+                self.container_id = out.strip().splitlines()[-1]
+                self._read_init()
+            elif "already in use" in err and tries > 1:
+                # Left by a keeper that was killed between making it and writing it down.
+                self._spawn(
+                    podman.remove_args(self.record.name), lambda *_: self._make(tries - 1)
+                )
+            else:
+                self._fail(self.record.run_args, code, err)
+
+        self._remove_pid_file()
+        self._spawn(self.record.run_args, made)
+
+    def _restarted(self, code: int, _out: str, err: str) -> None:
+        if code == 0:
+            self._read_init()
+        elif "no container with name or ID" in err or "no such container" in err.lower():
+            self.note(
+                "the container of this session is gone (podman removed it): what was installed in "
+                "it is lost, HOME and the project are kept; going on in a new one"
+            )
+            self._make(tries=2)
+        else:
+            self._fail(podman.start_args(self.record.name), code, err)
+
+    def _read_init(self, waited_s: float = 0.0) -> None:
+        try:
+            with open(self.pid_file, encoding="ascii") as file:
+                pid = int(file.read())
+        except (OSError, ValueError):
+            pid = 0
+        if pid and start_time(pid):
+            self.init_pid = pid
+            self._ready()
+        elif waited_s < _PIDFILE_WAIT_S:
+            self.loop.later(0.01, lambda: self._read_init(waited_s + 0.01))
+        else:
+            self._failed(
+                KeeperError(
+                    f"The container {self.record.name} ended as soon as it was started.",
+                    f"cagewrap logs {self.record.name}",
+                )
+            )
+
+    def _fail(self, argv: Sequence[str], code: int, err: str) -> None:
+        self._failed(explain_failure(argv, code, err, image=self.record.image))
+
+    def _remove_pid_file(self) -> None:
+        try:
+            os.unlink(self.pid_file)
+        except FileNotFoundError:
+            return
+
+    def _spawn(self, argv: Sequence[str], ended: Callable[[int, str, str], None]) -> None:
+        out = os.memfd_create("podman-stdout")
+        err = os.memfd_create("podman-stderr")
+        join = ("/bin/sh", "-c", _JOIN, self._cgroup) if self._cgroup else ()
+        command = [*join, *argv]
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, out, 1),
+            (os.POSIX_SPAWN_DUP2, err, 2),
+        ]
+
+        def done(status: int) -> None:
+            if os.WIFSTOPPED(status):
+                return
+            ended(os.waitstatus_to_exitcode(status), _content(out), _content(err))
+
+        try:
+            pid = os.posix_spawnp(
+                command[0], command, self.env, file_actions=actions, setsigdef=(13, 25)
+            )
+        except FileNotFoundError:
+            text = f"{command[0]}: executable file not found in $PATH"
+            self.loop.later(0, lambda: ended(127, "", text))
+            return
+        self.loop.on_end(pid, done)
+
+    def stop(self, ended: Callable[[], None]) -> None:
+        """Stop the container and keep its layer."""
+        self._cgroup = ""
+        self._spawn(podman.stop_args(self.record.name), lambda *_: ended())
+
+    def remove(self, ended: Callable[[], None]) -> None:
+        """Remove the container."""
+        self._cgroup = ""
+        self._spawn(podman.remove_args(self.record.name), lambda *_: ended())
+
+
+def kill_leftovers(state: State) -> None:
+    """End what the messages of a keeper that was killed left running."""
+    if not state.cgroup:
+        return
+    try:
+        children = os.listdir(state.cgroup)
+    except OSError:
+        return
+    for child in children:
+        path = os.path.join(state.cgroup, child)
+        if child.startswith("m") and child[1:].isdigit() and os.path.isdir(path):
+            cgroups.kill(path)
+            cgroups.remove(path)
+
+
+def _content(fd: int) -> str:
+    os.lseek(fd, 0, os.SEEK_SET)
+    with open(fd, encoding="utf-8", errors="replace") as file:
+        return file.read()

@@ -1,0 +1,86 @@
+"""What is done inside a container once it runs, from outside, without any program of the image."""
+
+from __future__ import annotations
+
+import os
+
+from cagewrap.keeper import namespaces
+
+
+def set_home(init_pid: int, uid: int, gid: int, name: str, home: str) -> None:
+    """Make the container's /etc/passwd agree with HOME. Raises OSError.
+
+    podman can only add an entry, and uid 0 is in every image with another home. A container
+    without /etc/passwd gets one. Written in place of the old file, as `useradd` does.
+    """
+
+    def work() -> bytes:
+        try:
+            with open("/etc/passwd", encoding="utf-8", errors="surrogateescape") as file:
+                before = file.read()
+        except FileNotFoundError:
+            before = ""
+        after = passwd_with_home(before, uid, gid, name, home)
+        if after == before:
+            return b""
+        os.makedirs("/etc", exist_ok=True)
+        with open("/etc/passwd.cagewrap", "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(after)
+        os.chmod("/etc/passwd.cagewrap", 0o644)
+        os.replace("/etc/passwd.cagewrap", "/etc/passwd")
+        return b""
+
+    namespaces.run_inside(init_pid, ("mnt",), work)
+
+
+def passwd_with_home(text: str, uid: int, gid: int, name: str, home: str) -> str:
+    """passwd(5) text in which the first entry of `uid` has `home`; added when there is none."""
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        entry = line.split(":")
+        if len(entry) == 7 and entry[2] == str(uid):
+            entry[5] = home
+            entry[6] = entry[6] or "/bin/sh"
+            lines[at] = ":".join(entry)
+            break
+    else:
+        lines.append(f"{name}:x:{uid}:{gid}::{home}:/bin/sh")
+    return "\n".join(lines) + "\n"
+
+
+def write_resolv_conf(init_pid: int, content: bytes) -> None:
+    """Replace what the container's resolver reads, in place: it is a bind mount. Raises OSError."""
+
+    def work() -> bytes:
+        with open("/etc/resolv.conf", "r+b") as file:
+            file.write(content)
+            file.truncate()
+        return b""
+
+    namespaces.run_inside(init_pid, ("mnt",), work)
+
+
+def resolv_conf(host: bytes, inside: bytes) -> bytes:
+    """What the container's resolv.conf must say after the host's has changed.
+
+    Name servers on the host's loopback are not reachable from a cage; the network helper's own
+    forwarder, which the container's file already names, reaches the host's servers of the moment.
+    So: keep the forwarders, replace the rest by the host's servers that are not on loopback.
+    """
+    forwarders = [line for line in inside.splitlines() if _is_forwarder(line)]
+    wanted = [line for line in host.splitlines() if not _is_loopback_server(line)]
+    kept = [line for line in wanted if line not in forwarders]
+    return b"\n".join([*forwarders, *kept]) + b"\n"
+
+
+def _is_forwarder(line: bytes) -> bool:
+    words = line.split()
+    # slirp4netns's forwarder, and the address podman 5 has pasta forward from.
+    return words[:1] == [b"nameserver"] and words[1:] in ([b"10.0.2.3"], [b"169.254.1.1"])
+
+
+def _is_loopback_server(line: bytes) -> bool:
+    words = line.split()
+    return words[:1] == [b"nameserver"] and (
+        words[1:2] == [b"::1"] or (len(words) > 1 and words[1].startswith(b"127."))
+    )

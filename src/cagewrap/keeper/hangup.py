@@ -1,0 +1,146 @@
+"""Noticing that a harness is gone, without holding the ends of its pipes.
+
+A copy of the agent's stdout in the keeper would hide from the harness that the agent closed it.
+An O_PATH descriptor does not count as a writer: opening it again for writing, without blocking,
+fails with ENXIO when the pipe has no reader left, and is closed at once when it succeeds. Of a
+socket the kernel tells, by sock_diag, whether the other end is still there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import stat
+import struct
+
+_SOCK_DIAG_BY_FAMILY = 20  # include/uapi/linux/sock_diag.h
+_NETLINK_SOCK_DIAG = 4
+_NLM_F_REQUEST = 1
+_UDIAG_SHOW_PEER = 4  # include/uapi/linux/unix_diag.h
+_UNIX_DIAG_PEER = 2
+_ALL_STATES = 0xFFFFFFFF
+_NO_COOKIE = 0xFFFFFFFF
+
+
+class Watch:
+    """Looks whether the reader of stdout, or the harness with its end of stdin, is gone."""
+
+    def __init__(self, fds: list[int], shim_pid: int) -> None:
+        """`fds` are the shim's own 0, 1 and 2 (nothing for a terminal); none is held open."""
+        self._in = _Far(fds[0]) if fds else None
+        self._out = _Far(fds[1]) if fds else None
+        self._parent = _parent_pidfd(shim_pid)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything that could hang up."""
+        return any(far is not None and far.is_channel for far in (self._in, self._out))
+
+    def is_hung_up(self) -> bool:
+        """Whether stdout has no reader, or the harness died and stdin has no writer."""
+        if self._out is not None and self._out.is_channel:
+            return self._out.has_no_reader()
+        if self._in is not None and self._in.is_channel and self._parent_is_gone():
+            return self._in.has_no_writer()
+        return False
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for far in (self._in, self._out):
+            if far is not None:
+                far.close()
+        if self._parent >= 0:
+            os.close(self._parent)
+            self._parent = -1
+
+    def _parent_is_gone(self) -> bool:
+        if self._parent < 0:
+            return False
+        return bool(select.select([self._parent], [], [], 0)[0])
+
+
+class _Far:
+    """The far end of one descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        found = os.fstat(fd)
+        self.is_pipe = stat.S_ISFIFO(found.st_mode)
+        self.is_socket = stat.S_ISSOCK(found.st_mode)
+        self.is_channel = self.is_pipe or self.is_socket
+        self._inode = found.st_ino
+        self._path_fd = os.open(f"/proc/self/fd/{fd}", os.O_PATH) if self.is_pipe else -1
+
+    def has_no_reader(self) -> bool:
+        if self.is_socket:
+            return not _unix_peer(self._inode)
+        try:
+            os.close(os.open(f"/proc/self/fd/{self._path_fd}", os.O_WRONLY | os.O_NONBLOCK))
+        except OSError as error:
+            return error.errno == errno.ENXIO
+        return False
+
+    def has_no_writer(self) -> bool:
+        if self.is_socket:
+            return not _unix_peer(self._inode)
+        try:
+            reader = os.open(f"/proc/self/fd/{self._path_fd}", os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            poll = select.poll()
+            poll.register(reader, select.POLLIN)
+            return any(mask & select.POLLHUP for _, mask in poll.poll(0))
+        finally:
+            os.close(reader)
+
+    def close(self) -> None:
+        if self._path_fd >= 0:
+            os.close(self._path_fd)
+            self._path_fd = -1
+
+
+def _parent_pidfd(pid: int) -> int:
+    """A descriptor of a process's parent, or -1 when that is the system's init or unknown."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            parent = int(file.read().rpartition(b")")[2].split()[1])
+        return os.pidfd_open(parent) if parent > 1 else -1
+    except OSError:
+        return -1
+
+
+def _unix_peer(inode: int) -> int:
+    """The inode of a unix socket's peer, 0 when it has none; 1 when the kernel does not tell.
+
+    A TCP socket is answered as having one: its end shows when it is written to.
+    """
+    request = struct.pack(
+        "=IHHIIBBHIIIII",
+        40, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0,
+        socket.AF_UNIX, 0, 0, _ALL_STATES, inode & 0xFFFFFFFF, _UDIAG_SHOW_PEER,
+        _NO_COOKIE, _NO_COOKIE,
+    )  # fmt: skip
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as diag:
+            diag.settimeout(0.2)
+            diag.send(request)
+            answer = diag.recv(8192)
+    except OSError:
+        return 1
+    return _peer_attribute(answer)
+
+
+def _peer_attribute(answer: bytes) -> int:
+    """Read struct nlmsghdr, struct unix_diag_msg and its attributes."""
+    length, kind = struct.unpack_from("=IH", answer)
+    if kind != _SOCK_DIAG_BY_FAMILY:
+        return 1
+    at = 16 + 16
+    while at + 4 <= min(length, len(answer)):
+        size, name = struct.unpack_from("=HH", answer, at)
+        if name == _UNIX_DIAG_PEER:
+            return int(struct.unpack_from("=I", answer, at + 4)[0])
+        at += max(4, (size + 3) & ~3)
+    return 0

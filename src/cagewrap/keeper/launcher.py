@@ -1,0 +1,377 @@
+"""Starting a process in a running container, with the caller's own descriptors, and ending its tree.
+
+`nsenter --user` into podman's user namespace, then the OCI runtime's `exec --detach`: the runtime
+exits once the process runs, and the process becomes the keeper's child (the keeper is a
+subreaper), across the namespaces. So its wait status is the real one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import termios
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cagewrap.errors import CagewrapError
+from cagewrap.keeper import cgroups, namespaces
+from cagewrap.keeper.loop import Loop
+from cagewrap.runtimes.base import ExecCall, Runtime
+from cagewrap.runtimes.failures import explain_exec_failure
+from cagewrap.runtimes.process import (
+    GATE,
+    Limit,
+    Process,
+    gate_script,
+    is_plain,
+    process_document,
+)
+
+_JOIN = 'echo 0 > "$0/cgroup.procs" && exec "$@"'
+"""Run by /bin/sh of the host: enter a cgroup, then become the runtime."""
+_USER_NAMESPACE_FD = 10
+_PROCESS_FD = 11
+_GATE_FD = 3
+_HIGH_FD = 64
+"""Our own descriptors live from here on, so that none of them is a target of the child's dup2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One process to start. `stdio` is empty for a terminal; `cgroup` is "" without cgroups."""
+
+    argv: tuple[bytes, ...]
+    env: tuple[bytes, ...]
+    cwd: bytes
+    umask: int
+    limits: tuple[Limit, ...]
+    size: tuple[int, int] | None
+    stdio: tuple[int, ...]
+    cgroup: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What is known of a running container.
+
+    own_cgroup: it has a cgroup of its own and messages go below it; else messages go below the
+    keeper's. uid and gid are those inside.
+    """
+
+    init_pid: int
+    container_id: str
+    state_dir: str
+    uid: int
+    gid: int
+    own_cgroup: bool
+    container_cgroup: str
+    bounding: int
+    no_new_privileges: bool
+    selinux_label: str
+    environment: dict[bytes, bytes]
+
+
+def look_inside(
+    init_pid: int, container_id: str, state_dir: str, ids: tuple[int, int], our_cgroup: str
+) -> Inside:
+    """Read from /proc what a process must share with the container's init. Raises OSError."""
+    status = _status(init_pid)
+    with open(f"/proc/{init_pid}/environ", "rb") as file:
+        entries = [entry.partition(b"=") for entry in file.read().split(b"\0") if entry]
+    container_cgroup = cgroups.cgroup_of(init_pid)
+    is_below_ours = bool(our_cgroup) and container_cgroup.startswith(our_cgroup)
+    return Inside(
+        init_pid=init_pid,
+        container_id=container_id,
+        state_dir=state_dir,
+        uid=ids[0],
+        gid=ids[1],
+        own_cgroup=bool(container_cgroup)
+        and not is_below_ours
+        and container_cgroup != cgroups.cgroup_of("self"),
+        container_cgroup=container_cgroup,
+        bounding=int(status.get("CapBnd", "0"), 16),
+        no_new_privileges=status.get("NoNewPrivs") == "1",
+        selinux_label=_selinux_label(init_pid),
+        environment={name: value for name, _, value in entries},
+    )
+
+
+class Launcher:
+    """Starts processes in one running container."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        runtime: Runtime,
+        inside: Inside,
+        work_dir: str,
+        env: dict[str, str],
+        is_alone: Callable[[], bool],
+    ) -> None:
+        """work_dir: for pid files and console sockets. is_alone: at most one message runs."""
+        self.loop = loop
+        self.runtime = runtime
+        self.inside = inside
+        self.work_dir = work_dir
+        self.env = env
+        self.is_alone = is_alone
+        self._count = 0
+        user = namespaces.podman_user_namespace(inside.init_pid)
+        self._user_fd = fcntl.fcntl(user, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
+        os.close(user)
+
+    def close(self) -> None:
+        """Let go of the user namespace."""
+        os.close(self._user_fd)
+
+    def start(
+        self,
+        launch: Launch,
+        started: Callable[[int], None],
+        failed: Callable[[CagewrapError], None],
+        terminal: Callable[[int], None],
+    ) -> None:
+        """Start a process; exactly one of `started` (host pid) and `failed` is called later.
+
+        `terminal` is called with the pty's master before `started`.
+        """
+        self._count += 1
+        base = f"{self.work_dir}/{self._count}"
+        opened: list[int] = []
+        console = self._listen_for_master(base, launch, terminal) if launch.size else ""
+        call, documents = self._call(launch, base, console)
+        actions = self._file_actions(launch, base, documents, opened)
+        argv = self._argv(launch, call)
+        self.loop.pending_launches += 1
+        try:
+            pid = os.posix_spawnp(
+                argv[0], argv, self.env, file_actions=actions, setsid=True,
+                setsigdef=(_SIGPIPE, _SIGXFSZ),
+            )  # fmt: skip
+        except OSError:
+            self.loop.pending_launches -= 1
+            raise
+        finally:
+            for fd in opened:
+                os.close(fd)
+
+        def ended(status: int) -> None:
+            self._runtime_ended(status, base, launch, started, failed)
+
+        self.loop.on_end(pid, ended)
+
+    def _call(self, launch: Launch, base: str, console: str) -> tuple[ExecCall, list[bytes]]:
+        """The runtime's call, and the documents that go to fds 11 and 3."""
+        inside = self.inside
+        process = Process(
+            argv=launch.argv, env=launch.env, cwd=launch.cwd, uid=inside.uid, gid=inside.gid,
+            umask=launch.umask, limits=launch.limits, bounding=inside.bounding,
+            no_new_privileges=inside.no_new_privileges, selinux_label=inside.selinux_label,
+            size=launch.size,
+        )  # fmt: skip
+        cgroup = os.path.basename(launch.cgroup) if inside.own_cgroup and launch.cgroup else ""
+        common = {
+            "container_id": inside.container_id,
+            "pid_file": base + ".pid",
+            "log_file": base + ".log",
+            "cgroup": cgroup,
+            "console_socket": console,
+        }
+        if is_plain((*launch.argv, *launch.env, launch.cwd)):
+            document = f"/proc/self/fd/{_PROCESS_FD}"
+            return ExecCall(**common, process_file=document), [process_document(process)]
+        words = (*GATE, *(os.fsdecode(word) for word in launch.argv))
+        user = f"{inside.uid}:{inside.gid}"
+        call = ExecCall(
+            **common, argv=words, cwd=os.fsdecode(launch.cwd), user=user, preserved_fds=1
+        )
+        return call, [gate_script(process)]
+
+    def _file_actions(
+        self, launch: Launch, base: str, documents: list[bytes], opened: list[int]
+    ) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
+        """What the spawned child does to its descriptors, in order."""
+        actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
+        if launch.stdio:
+            actions += [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(launch.stdio)]
+        else:
+            log = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            actions += [
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 2, base + ".log", log, 0o600),
+            ]
+        target = _PROCESS_FD if is_plain((*launch.argv, *launch.env, launch.cwd)) else _GATE_FD
+        for document in documents:
+            fd = _memory_file(document)
+            opened.append(fd)
+            actions.append((os.POSIX_SPAWN_DUP2, fd, target))
+        actions.append((os.POSIX_SPAWN_DUP2, self._user_fd, _USER_NAMESPACE_FD))
+        return actions
+
+    def _argv(self, launch: Launch, call: ExecCall) -> list[str]:
+        join = (
+            ("/bin/sh", "-c", _JOIN, launch.cgroup)
+            if launch.cgroup and not self.inside.own_cgroup
+            else ()
+        )
+        enter = ("nsenter", f"--user=/proc/self/fd/{_USER_NAMESPACE_FD}", "--preserve-credentials")
+        return [*join, *enter, *self.runtime.exec_args(self.inside.state_dir, call)]
+
+    def _runtime_ended(
+        self,
+        status: int,
+        base: str,
+        launch: Launch,
+        started: Callable[[int], None],
+        failed: Callable[[CagewrapError], None],
+    ) -> None:
+        if os.WIFSTOPPED(status):
+            return
+        self.loop.pending_launches -= 1
+        log = _read_and_remove(base + ".log")
+        pid = _read_and_remove(base + ".pid")
+        if status == 0 and pid.strip().isdigit():
+            started(int(pid))
+        else:
+            if launch.cgroup:
+                cgroups.kill(launch.cgroup)
+            failed(explain_exec_failure(log, os.fsdecode(launch.argv[0])))
+
+    # -- terminals -----------------------------------------------------------------------------
+
+    def _listen_for_master(
+        self, base: str, launch: Launch, terminal: Callable[[int], None]
+    ) -> str:
+        """A console socket; the runtime sends the pty's master over it before it starts anything."""
+        path = base + ".tty"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(path)
+        listener.listen(1)
+
+        def accept(_mask: int) -> None:
+            self.loop.unwatch(listener.fileno())
+            with listener, listener.accept()[0] as connection:
+                connection.settimeout(1.0)
+                os.unlink(path)
+                try:
+                    _, fds, _, _ = socket.recv_fds(connection, 4096, 1)
+                except OSError:
+                    return
+            if fds and launch.size is not None:
+                set_size(fds[0], *launch.size)
+                terminal(fds[0])
+
+        self.loop.watch(listener.fileno(), 1, accept)
+        return path
+
+    # -- ending a tree -------------------------------------------------------------------------
+
+    def signal_tree(self, cgroup: str, pid: int, number: int) -> None:
+        """Signal all of a message's tree once."""
+        for member in self._tree(cgroup, pid):
+            try:
+                os.kill(member, number)
+            except OSError:
+                continue
+
+    def tree_lives(self, cgroup: str, pid: int) -> bool:
+        """Whether anything of a message is left."""
+        if cgroup:
+            return cgroups.is_populated(cgroup)
+        return bool(self._tree(cgroup, pid))
+
+    def kill_tree(self, cgroup: str, pid: int) -> None:
+        """Kill all of a message's tree; by cgroup this cannot miss a process being forked."""
+        if cgroup:
+            cgroups.kill(cgroup)
+        else:
+            self.signal_tree(cgroup, pid, _SIGKILL)
+
+    def oom_kills(self) -> int:
+        """How many processes of the cage the kernel has killed for memory."""
+        return cgroups.oom_kills(self.inside.container_cgroup) if self.inside.own_cgroup else 0
+
+    def _tree(self, cgroup: str, pid: int) -> Sequence[int]:
+        if cgroup:
+            return cgroups.members(cgroup)
+        if self.is_alone():
+            return processes_inside(self.inside.init_pid)
+        return descendants(pid) if pid else ()
+
+
+def set_size(terminal: int, rows: int, columns: int) -> None:
+    """Set a terminal's window size (struct winsize)."""
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("=HHHH", rows, columns, 0, 0))
+
+
+def processes_inside(init_pid: int) -> list[int]:
+    """Every process in a container's pid namespace except its init."""
+    try:
+        namespace = os.stat(f"/proc/{init_pid}/ns/pid").st_ino
+    except OSError:
+        return []
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == init_pid:
+            continue
+        try:
+            if os.stat(f"/proc/{entry}/ns/pid").st_ino == namespace:
+                found.append(int(entry))
+        except OSError:
+            continue
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and everything that still descends from it."""
+    found = [pid]
+    for parent in found:
+        try:
+            with open(f"/proc/{parent}/task/{parent}/children", encoding="ascii") as file:
+                found += [int(word) for word in file.read().split()]
+        except OSError:
+            continue
+    return found
+
+
+def _memory_file(content: bytes) -> int:
+    """A memfd with content, at its start, above the descriptors a child uses."""
+    low = os.memfd_create("cagewrap-process")
+    os.write(low, content)
+    os.lseek(low, 0, os.SEEK_SET)
+    fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
+    os.close(low)
+    return fd
+
+
+def _status(pid: int) -> dict[str, str]:
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        pairs = [line.partition(":") for line in file]
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def _selinux_label(pid: int) -> str:
+    if not os.path.exists("/sys/fs/selinux/enforce"):
+        return ""
+    try:
+        with open(f"/proc/{pid}/attr/current", encoding="utf-8") as file:
+            return file.read().strip("\0\n")
+    except OSError:
+        return ""
+
+
+def _read_and_remove(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+        os.unlink(path)
+    except OSError:
+        return ""
+    return text
+
+
+_SIGPIPE, _SIGXFSZ, _SIGKILL = 13, 25, 9

@@ -1,0 +1,145 @@
+"""The keeper's event loop: descriptors, timers and children, in one thread.
+
+A child's end may be reported before its pid is known (the runtime writes the pid file, exits, and
+the process it started may be gone by then), so statuses that nobody claims are kept as long as a
+launch is under way. Everything is always reaped: a zombie in a container's pid namespace keeps the
+namespace alive and blocks `podman rm`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+
+Ready = Callable[[int], None]
+"""Called with the event mask (selectors.EVENT_READ, EVENT_WRITE)."""
+Ended = Callable[[int], None]
+"""Called with the wait status (os.WIFEXITED and friends); also for a stop."""
+
+
+class Timer:
+    """A call due at a time of the monotonic clock."""
+
+    __slots__ = ("callback", "due")
+
+    def __init__(self, due: float, callback: Callable[[], None]) -> None:
+        """Due in seconds of time.monotonic()."""
+        self.due = due
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        """Never call it."""
+        self.callback = None
+
+    def __lt__(self, other: Timer) -> bool:
+        """Heap order."""
+        return self.due < other.due
+
+
+class Loop:
+    """Waits for descriptors, timers and children."""
+
+    def __init__(self) -> None:
+        """Take over SIGCHLD of this process."""
+        self.pending_launches = 0
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[Timer] = []
+        self._children: dict[int, Ended] = {}
+        self._unclaimed: dict[int, int] = {}
+        self._running = True
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        self.watch(self._wake_read, selectors.EVENT_READ, self._woken)
+
+    def watch(self, fd: int, events: int, ready: Ready) -> None:
+        """Call `ready` whenever `fd` has one of the events; replaces an earlier watch of it.
+
+        Raises PermissionError for a descriptor that cannot be waited for (a regular file).
+        """
+        try:
+            self._selector.modify(fd, events, ready)
+        except KeyError:
+            self._selector.register(fd, events, ready)
+
+    def unwatch(self, fd: int) -> None:
+        """Stop watching; no error when it was not watched."""
+        try:
+            self._selector.unregister(fd)
+        except (KeyError, ValueError):
+            return
+
+    def later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call once, after that time."""
+        timer = Timer(time.monotonic() + seconds, callback)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def on_end(self, pid: int, ended: Ended) -> None:
+        """Call `ended` when the child ends, even if it has already."""
+        self._children[pid] = ended
+        status = self._unclaimed.pop(pid, None)
+        if status is not None:
+            self.later(0, lambda: self._deliver(pid, status))
+
+    def stop(self) -> None:
+        """Let run() return."""
+        self._running = False
+
+    def run(self) -> None:
+        """Serve until stop()."""
+        while self._running:
+            for key, mask in self._selector.select(self._wait_s()):
+                current = self._selector.get_map().get(key.fd)
+                if current is not None:  # an earlier callback of this round may have closed it
+                    current.data(mask)
+            self._run_due()
+
+    def _wait_s(self) -> float | None:
+        while self._timers and self._timers[0].callback is None:
+            heapq.heappop(self._timers)
+        if not self._timers:
+            return None
+        return max(0.0, self._timers[0].due - time.monotonic())
+
+    def _run_due(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0].due <= now:
+            callback = heapq.heappop(self._timers).callback
+            if callback is not None:
+                callback()
+
+    def _woken(self, _mask: int) -> None:
+        try:
+            os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            return
+        self.reap()
+
+    def reap(self) -> None:
+        """Collect every child that ended or stopped."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            self._deliver(pid, status)
+        if not self.pending_launches:
+            self._unclaimed.clear()
+
+    def _deliver(self, pid: int, status: int) -> None:
+        is_stop = os.WIFSTOPPED(status)
+        ended = self._children.get(pid)
+        if ended is None:
+            if not is_stop:
+                self._unclaimed[pid] = status
+            return
+        if not is_stop:
+            del self._children[pid]
+        ended(status)

@@ -1,0 +1,623 @@
+"""The keeper's own life: start, serve messages, stop when idle.
+
+Started by a shim under the cage's lock, with a listening socket made by that shim (so nobody waits
+for it to be ready). It brings the container up, launches each message's process, and leaves when
+the container has been idle for `idle_stop_s`, was stopped, or died.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cagewrap import protocol, sessions
+from cagewrap.environment import agent_environment, read_localtime_link
+from cagewrap.errors import CagewrapError, InternalError, KeeperError, SessionError
+from cagewrap.keeper import cgroups, forward, guest, namespaces
+from cagewrap.keeper.container import Container, kill_leftovers
+from cagewrap.keeper.launcher import Launcher, look_inside, processes_inside
+from cagewrap.keeper.loop import Loop, Timer
+from cagewrap.keeper.message import GRACE_S, Message, parse_request
+from cagewrap.model import EnvPolicy, Identity
+from cagewrap.paths import Paths, paths_from_env
+from cagewrap.runtimes.oci import runtime
+
+RESOLV_CONF = "/etc/resolv.conf"
+RUN_ONCE_CONNECT_S = 10.0
+"""How long a `--rm` cage waits for the one command it was made for."""
+
+
+class Keeper:
+    """One running cage."""
+
+    def __init__(self, paths: Paths, name: str, listener: socket.socket) -> None:
+        """Owns the listener. Raises SessionError when there is no such session."""
+        record = sessions.read_record(paths, name)
+        if record is None:
+            raise SessionError(f"There is no session {name}.", "cagewrap ls")
+        self.paths = paths
+        self.record = record
+        self.listener = listener
+        self.loop = Loop()
+        self.state = sessions.read_state(paths, name)
+        self.messages: set[Message] = set()
+        self.lingering: list[str] = []
+        self.launcher: Launcher | None = None
+        self.forwards: dict[int, tuple[int, int]] = {}
+        self._notes: list[str] = []
+        self._waiters: list[socket.socket] = []
+        self._is_leaving = False
+        self._idle: Timer | None = None
+        self._count = 0
+        self._init_fd = -1
+        self._our_cgroup = ""
+        self._project_id = (0, 0)
+        self._resolv_stamp = _stamp(RESOLV_CONF)
+        self.work_dir = os.path.join(paths.runtime_dir, name + ".d")
+        self.container = Container(
+            self.loop,
+            record,
+            os.environ,
+            os.path.join(self.work_dir, "init.pid"),
+            self._note_to_all,
+        )
+
+    def log(self, text: str) -> None:
+        """A line in keeper.log."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+        sys.stderr.write(f"{stamp} {text}\n")
+        sys.stderr.flush()
+
+    # -- start ---------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve until the cage stops."""
+        os.makedirs(self.work_dir, mode=0o700, exist_ok=True)
+        namespaces.become_subreaper()
+        kill_leftovers(self.state)
+        if not self.state.cgroup and sessions.is_alive(
+            self.state.init_pid, self.state.init_start, self.state.boot_id
+        ):
+            for pid in processes_inside(self.state.init_pid):
+                os.kill(pid, signal.SIGKILL)
+        self._make_cgroups()
+        leaf = os.path.join(self._our_cgroup, "container") if self._our_cgroup else ""
+        self.container.bring_up(self.state, leaf, self._container_runs, self._fail_all)
+        self.listener.setblocking(False)
+        self.loop.watch(self.listener.fileno(), 1, self._accept)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: self.loop.later(0, self.leave))
+        self.loop.run()
+
+    def _make_cgroups(self) -> None:
+        own = cgroups.cgroup_of("self")
+        ours = os.path.join(own, self.record.name) if own else ""
+        if ours and cgroups.make(ours) and cgroups.make(ours + "/container"):
+            self._our_cgroup = ours
+
+    def _container_runs(self) -> None:
+        try:
+            self._look_inside()
+        except (OSError, CagewrapError) as error:
+            self._fail_all(
+                error
+                if isinstance(error, CagewrapError)
+                else KeeperError(
+                    f"The container {self.record.name} runs, but it cannot be entered: {error}.",
+                    f"cagewrap recreate {self.record.name}",
+                )
+            )
+            return
+        for message in list(self.messages):
+            self._launch(message)
+        self._arm_idle()
+
+    def _look_inside(self) -> None:
+        record, pid = self.record, self.container.init_pid
+        self._init_fd = os.pidfd_open(pid)
+        self.loop.watch(self._init_fd, 1, self._container_ended)
+        oci = runtime(record.runtime)
+        is_root = record.identity == Identity.ROOT.value
+        ids = (0, 0) if is_root else (os.getuid(), os.getgid())
+        inside = look_inside(
+            pid,
+            self.container.container_id,
+            oci.state_dir(self.paths.podman_runtime_dir),
+            ids,
+            self._our_cgroup,
+        )
+        guest.set_home(pid, *ids, "root" if is_root else _user_name(), record.home)
+        self.launcher = Launcher(
+            self.loop, oci, inside, self.work_dir, _podman_environment(), self._is_alone
+        )
+        if inside.own_cgroup and self._our_cgroup:
+            cgroups.remove(self._our_cgroup)
+            self._our_cgroup = ""
+        self._message_parent = self._choose_message_parent()
+        self._project_id = _file_id(record.project)
+        self._open_ports()
+        self._save(used_at=sessions.now())
+        self.log(f"container {self.container.container_id[:12]} runs, init {pid}")
+
+    def _choose_message_parent(self) -> str:
+        """The cgroup below which each message gets its own; "" when there is none to use."""
+        assert self.launcher is not None  # noqa: S101
+        inside = self.launcher.inside
+        if inside.own_cgroup:
+            probe = os.path.join(inside.container_cgroup, "m0")
+            if cgroups.make(probe):
+                cgroups.remove(probe)
+                return inside.container_cgroup
+            return ""
+        return self._our_cgroup
+
+    def _save(self, **changes: float) -> None:
+        self.state = replace(
+            self.state,
+            container_id=self.container.container_id,
+            boot_id=sessions.boot_id(),
+            keeper_pid=os.getpid(),
+            keeper_start=sessions.start_time(os.getpid()),
+            init_pid=self.container.init_pid,
+            init_start=sessions.start_time(self.container.init_pid),
+            cgroup=self._message_parent,
+            **changes,  # type: ignore[arg-type]
+        )
+        try:
+            sessions.write_state(self.paths, self.record.name, self.state)
+        except (OSError, CagewrapError) as error:
+            self.log(f"state not written: {error}")
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def _accept(self, _mask: int) -> None:
+        try:
+            connection, _ = self.listener.accept()
+        except OSError:
+            return
+        connection.setblocking(True)
+        message = Message(self.loop, connection, self._finished, self.log)
+        self.loop.watch(connection.fileno(), 1, lambda _mask: self._read(message))
+
+    def _read(self, message: Message) -> None:
+        try:
+            packet, fds, _, _ = socket.recv_fds(
+                message.connection,
+                protocol.PACKET_BYTES,
+                4,
+                socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC,
+            )
+        except BlockingIOError:
+            return
+        except OSError:
+            packet, fds = b"", []
+        try:
+            self._dispatch(message, packet[:1], packet[1:], fds)
+        except CagewrapError as error:
+            message.reply_error(error)
+            self._drop(message)
+        except Exception as error:  # noqa: BLE001 - one message's bug must not end the others
+            self.log(f"bug: {type(error).__name__}: {error}")
+            message.reply_error(InternalError(f"A bug in the keeper: {error!r}.", "cagewrap logs"))
+            self._drop(message)
+
+    def _dispatch(self, message: Message, kind: bytes, text: bytes, fds: list[int]) -> None:
+        if kind == protocol.REQUEST and message.request is None:
+            self._take(message, text, fds)
+        elif kind == protocol.SIGNAL:
+            message.deliver(int(text))
+        elif kind == protocol.GROUP_SIGNAL:
+            message.deliver_to_group(int(text))
+        elif kind == protocol.COMMAND:
+            self._command(message, json.loads(text))
+        elif message.request is None:
+            self._drop(message)
+        else:
+            self.loop.unwatch(message.connection.fileno())
+            message.hang_up()
+
+    def _drop(self, message: Message) -> None:
+        """Close a connection that is not a message (any more)."""
+        if message.connection.fileno() >= 0:
+            self.loop.unwatch(message.connection.fileno())
+            if message in self.messages:
+                message.hang_up()
+            else:
+                message.connection.close()
+
+    def _take(self, message: Message, version: bytes, fds: list[int]) -> None:
+        if version != protocol.VERSION:
+            _close(fds)
+            raise KeeperError(
+                f"The cage {self.record.name} was started by another version of cagewrap "
+                f"({protocol.VERSION.decode()}, asked in {version.decode(errors='replace')}).",
+                f"cagewrap stop {self.record.name}",
+            )
+        if self._is_leaving or not fds:
+            _close(fds)
+            message.reply(protocol.RETRY)
+            self._drop(message)
+            return
+        with open(fds[0], "rb") as file:
+            file.seek(0)
+            request = parse_request(file.read())
+        self.messages.add(message)
+        message.take(request, fds[1:])
+        for text in self._notes:
+            message.note(text)
+        self._notes.clear()
+        if self._idle is not None:
+            self._idle.cancel()
+        if self.launcher is not None:
+            self._launch(message)
+
+    def _launch(self, message: Message) -> None:
+        assert self.launcher is not None  # noqa: S101
+        try:
+            self._refresh(message)
+            env = self._environment(message)
+            message.launch(self.launcher, env, self._message_cgroup())
+        except (CagewrapError, OSError) as error:
+            message.abandon(
+                error if isinstance(error, CagewrapError) else KeeperError(
+                    f"The agent could not be started: {error}.", "cagewrap doctor"
+                )
+            )
+
+    def _refresh(self, message: Message) -> None:
+        """Notice what changed on the host since the container was started."""
+        if _file_id(self.record.project) != self._project_id:
+            raise SessionError(
+                f"The directory {self.record.project} was replaced since the cage was started; "
+                "the cage still sees the old one.",
+                f"cagewrap stop {self.record.name}, then send the message again",
+            )
+        stamp = _stamp(RESOLV_CONF)
+        if stamp == self._resolv_stamp or self.record.network == "none":
+            return
+        self._resolv_stamp = stamp
+        pid = self.container.init_pid
+        try:
+            with open(RESOLV_CONF, "rb") as file:
+                host = file.read()
+            inside = namespaces.run_inside(pid, ("mnt",), lambda: _content(RESOLV_CONF))
+            guest.write_resolv_conf(pid, guest.resolv_conf(host, inside))
+        except OSError as error:
+            message.note(f"the cage's DNS settings could not be renewed: {error}")
+
+    def _environment(self, message: Message) -> dict[bytes, bytes]:
+        assert self.launcher is not None and message.request is not None  # noqa: S101, PT018
+        request = message.request
+        identity = Identity(self.record.identity)
+        return agent_environment(
+            EnvPolicy(
+                request.passed,
+                (*self.record.fixed_env, *request.fixed),
+                request.secret_names,
+                request.secret_files,
+            ),
+            request.env,
+            _image_environment(self.launcher.inside.environment),
+            home=os.fsencode(self.record.home),
+            user=b"root" if identity is Identity.ROOT else os.fsencode(_user_name()),
+            shell=b"",
+            identity=identity,
+            cwd=_working_directory(request.env, request.cwd, self.record),
+            localtime=read_localtime_link(),
+        )
+
+    def _message_cgroup(self) -> str:
+        if not self._message_parent:
+            return ""
+        self._count += 1
+        path = os.path.join(self._message_parent, f"m{self._count}")
+        if not cgroups.make(path):
+            raise KeeperError(f"The cgroup {path} cannot be made.", "cagewrap doctor")
+        return path
+
+    def _is_alone(self) -> bool:
+        return len(self.messages) <= 1 and not self.lingering
+
+    def _finished(self, message: Message) -> None:
+        self.messages.discard(message)
+        if message.cgroup and not cgroups.remove(message.cgroup):
+            self.lingering.append(message.cgroup)
+        self.lingering = [path for path in self.lingering if not cgroups.remove(path)]
+        if self.launcher is not None and not self._is_leaving:
+            self._save(used_at=sessions.now())
+        if not self.messages:
+            self._arm_idle()
+
+    # -- ports ---------------------------------------------------------------------------------
+
+    def _open_ports(self) -> None:
+        for inside, outside in self.record.host_ports:
+            self._forward_in(inside, outside)
+        for outside, inside in self.record.publish:
+            try:
+                self._forward_out(outside, inside)
+            except SessionError as error:
+                self._note_to_all(f"{error.message} ({error.hint})")
+
+    def _forward_in(self, inside: int, outside: int) -> None:
+        """A port of the cage's loopback that leads to one of the host's."""
+        listener = namespaces.listen_inside(self.container.init_pid, inside)
+        self._spawn_forward(listener, outside, inside=False, key=-inside)
+
+    def _forward_out(self, outside: int, inside: int) -> None:
+        """A port of the host's loopback that leads to one of the cage's."""
+        if self.forwards.get(outside, (0, 0))[1] == inside:
+            return
+        try:
+            listener = forward.listen_on_host(outside)
+        except OSError as error:
+            raise SessionError(
+                f"Port {outside} of this machine cannot be used: {error.strerror}.",
+                f"cagewrap port {self.record.name} {outside + 1}:{inside}",
+            ) from error
+        self._spawn_forward(listener, inside, inside=True, key=outside)
+
+    def _spawn_forward(
+        self, listener: socket.socket, port: int, *, inside: bool, key: int
+    ) -> None:
+        def serve() -> None:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            self.listener.close()
+            forward.serve(listener, port)
+
+        kinds = ("net",) if inside else ()
+        pid = namespaces.spawn_inside(self.container.init_pid, kinds, serve)
+        listener.close()
+        self.forwards[key] = (pid, port)
+        self.loop.on_end(pid, lambda _status: self.forwards.pop(key, None))
+
+    def _close_ports(self) -> None:
+        for pid, _ in list(self.forwards.values()):
+            os.kill(pid, signal.SIGKILL)
+
+    # -- commands ------------------------------------------------------------------------------
+
+    def _command(self, message: Message, command: Mapping[str, object]) -> None:
+        what = command.get("do")
+        if what == "status":
+            self._answer(message, self._status())
+        elif what == "port":
+            self._forward_out(int(str(command["host"])), int(str(command["cage"])))
+            self._answer(message, {"host": command["host"], "cage": command["cage"]})
+        elif what == "stop":
+            self.loop.unwatch(message.connection.fileno())
+            self._waiters.append(message.connection)
+            self.leave()
+        else:
+            raise KeeperError(f"The keeper does not know {what!r}.", "cagewrap --version")
+
+    def _status(self) -> dict[str, object]:
+        return {
+            "messages": len(self.messages),
+            "lingering": len(self.lingering),
+            "keeper_pid": os.getpid(),
+            "ports": sorted([port, target] for port, (_, target) in self.forwards.items()),
+            "kill": "cgroup" if self._message_parent else "best effort",
+        }
+
+    def _answer(self, message: Message, value: Mapping[str, object]) -> None:
+        message.reply(protocol.REPLY + json.dumps(value).encode())
+        self._drop(message)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _note_to_all(self, text: str) -> None:
+        """Tell everyone who waits, or the first who comes."""
+        self.log(text)
+        if not self.messages:
+            self._notes.append(text)
+        for message in self.messages:
+            message.note(text)
+
+    def _fail_all(self, error: CagewrapError) -> None:
+        """The container cannot be had: tell everyone, serve those who already knock, leave."""
+        self.log(f"{error.id}: {error.message}")
+        self._accept_pending()
+        for message in list(self.messages):
+            message.abandon(error)
+        self._exit()
+
+    def _accept_pending(self) -> None:
+        """Take the requests that arrived meanwhile, so that each hears the reason."""
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            message = Message(self.loop, connection, self._finished, self.log)
+            connection.settimeout(0.2)
+            self._read(message)
+
+    def _arm_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        if self._is_leaving or self.launcher is None:
+            return
+        if self.record.rm:
+            wait_s = 0.0 if self._count else RUN_ONCE_CONNECT_S
+        else:
+            wait_s = self.record.idle_stop_s
+        if wait_s != float("inf"):
+            self._idle = self.loop.later(wait_s, self.leave)
+
+    def leave(self) -> None:
+        """Stop the container and go. Nobody new is served; who comes is sent to try again."""
+        if self._is_leaving:
+            return
+        lock = sessions.try_lock(sessions.cage_lock(self.paths, self.record.name))
+        if lock is None:  # a shim is looking for us at this moment
+            self.loop.later(0.05, self.leave)
+            return
+        self._lock = lock
+        self._is_leaving = True
+        self._unlink_socket()
+        for message in list(self.messages):
+            message.hang_up()
+        self.loop.later(0, lambda: self._stop_container(time.monotonic() + GRACE_S + 1.0))
+
+    def _stop_container(self, deadline: float) -> None:
+        if self.messages and time.monotonic() < deadline:
+            self.loop.later(0.02, lambda: self._stop_container(deadline))
+            return
+        if self._init_fd >= 0:
+            self.loop.unwatch(self._init_fd)
+        if self.record.rm:
+            self.container.remove(self._removed)
+        else:
+            self.container.stop(self._exit)
+
+    def _removed(self) -> None:
+        sessions.write_state(self.paths, self.record.name, sessions.State())
+        self._exit()
+
+    def _container_ended(self, _mask: int) -> None:
+        """The container's init is gone: the kernel has killed everything in it."""
+        self.loop.unwatch(self._init_fd)
+        if self._is_leaving:
+            return
+        self.log("the container ended")
+        self._is_leaving = True
+        self._unlink_socket()
+        for message in self.messages:
+            message.note("the cage was stopped from outside")
+        self.loop.later(0, lambda: self._exit_when_empty(time.monotonic() + 2.0))
+
+    def _exit_when_empty(self, deadline: float) -> None:
+        if self.messages and time.monotonic() < deadline:
+            self.loop.later(0.02, lambda: self._exit_when_empty(deadline))
+        else:
+            self._exit()
+
+    def _unlink_socket(self) -> None:
+        """Nobody finds us any more. Who connected already is told to try again."""
+        try:
+            os.unlink(self.paths.socket_file(self.record.name))
+        except FileNotFoundError:
+            pass
+        self.loop.unwatch(self.listener.fileno())
+        self._refuse_pending()
+
+    def _refuse_pending(self) -> None:
+        self.listener.close()  # a queued connection is reset: its shim has not been accepted
+
+    def _exit(self) -> None:
+        self._is_leaving = True
+        self._close_ports()
+        if self.listener.fileno() >= 0:
+            self._unlink_socket()
+        for path in (*self.lingering, self._our_cgroup):
+            if path:
+                cgroups.kill(path)
+                cgroups.remove(path)
+        _remove_tree(self.work_dir)
+        for waiter in self._waiters:
+            try:
+                waiter.send(protocol.REPLY + b"{}")
+            except OSError:
+                continue
+        self.log("leaves")
+        self.loop.stop()
+
+
+def main(name: str, listener_fd: int) -> None:
+    """Run the keeper of `name` on a listening socket; returns when the cage has stopped."""
+    paths = paths_from_env(os.environ, os.getuid())
+    lock = _own_lock(paths, name)
+    listener = socket.socket(fileno=listener_fd)
+    listener.set_inheritable(False)
+    try:
+        Keeper(paths, name, listener).run()
+    finally:
+        os.close(lock)
+
+
+def _own_lock(paths: Paths, name: str) -> int:
+    """Hold the keeper's lock; an earlier keeper that is just leaving is waited for."""
+    path = sessions.keeper_lock(paths, name)
+    for _ in range(200):
+        fd = sessions.try_lock(path)
+        if fd is not None:
+            return fd
+        time.sleep(0.02)
+    raise KeeperError(f"Another keeper of {name} does not go away.", f"cagewrap stop {name}")
+
+
+def _podman_environment() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def _image_environment(found: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The container's own environment, less what podman sets for its init."""
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in (b"HOME", b"TERM", b"HOSTNAME") and name
+    }
+
+
+def _working_directory(env: Mapping[bytes, bytes], cwd: bytes, record: sessions.Record) -> bytes:
+    """What PWD says: the caller's own spelling, where it exists inside too."""
+    pwd = env.get(b"PWD", b"")
+    if pwd == cwd:
+        return cwd
+    targets = [word for word in record.run_args if word.startswith("type=bind,")]
+    for spelling in (b'"target=%s"' % pwd, b'"target=%s/' % pwd):
+        if pwd.startswith(b"/") and any(spelling in os.fsencode(word) for word in targets):
+            return pwd
+    return cwd
+
+
+def _user_name() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return "owner"
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _file_id(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return (found.st_dev, found.st_ino)
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def _remove_tree(path: str) -> None:
+    try:
+        for entry in os.scandir(path):
+            os.unlink(entry.path)
+        os.rmdir(path)
+    except OSError:
+        return

@@ -1,0 +1,375 @@
+"""One message: one process started in the cage for one shim, from hand-over to the last process.
+
+The shim's connection is the message's life: when it closes before the agent has ended, for
+whatever reason, the agent's whole tree is ended (TERM, one second, KILL).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cagewrap import protocol
+from cagewrap.errors import CagewrapError, KeeperError
+from cagewrap.keeper import cgroups, hangup
+from cagewrap.keeper.launcher import Launch, Launcher
+from cagewrap.keeper.loop import Loop, Timer
+from cagewrap.keeper.relay import InRelay, OutRelay, must_relay, same_file
+from cagewrap.runtimes.process import Limit
+
+GRACE_S = 1.0
+"""Between TERM and KILL for the tree of a message whose shim is gone."""
+POLL_S = 0.02
+"""How often a dying tree is looked at."""
+HANGUP_S = 0.5
+"""How often the far ends of the agent's pipes are looked at."""
+
+_LIMITS = {
+    "RLIMIT_" + name: getattr(resource, "RLIMIT_" + name)
+    for name in (
+        "AS", "CORE", "CPU", "DATA", "FSIZE", "MEMLOCK", "MSGQUEUE", "NICE", "NOFILE", "NPROC",
+        "RSS", "RTPRIO", "RTTIME", "SIGPENDING", "STACK",
+    )
+}  # fmt: skip
+_UNLIMITED = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a shim asks for. `size` is (rows, columns) for a terminal, None for streams."""
+
+    argv: tuple[bytes, ...]
+    env: dict[bytes, bytes]
+    cwd: bytes
+    size: tuple[int, int] | None
+    passed: tuple[str, ...]
+    fixed: tuple[tuple[str, str], ...]
+    secret_names: tuple[str, ...]
+    secret_files: tuple[tuple[str, str], ...]
+
+
+def parse_request(body: bytes) -> Request:
+    """Read a request's body. Raises KeeperError when it is not one."""
+    try:
+        head, argv, env, (cwd,), passed, fixed, names, files = protocol.unpack_sections(body)
+    except ValueError as error:
+        raise KeeperError("The keeper was sent a request it cannot read.", "") from error
+    size = (int(head[1]), int(head[2])) if head[0] == protocol.MODE_TERMINAL else None
+    return Request(
+        argv=tuple(argv),
+        env=dict(_pair(entry) for entry in env),
+        cwd=cwd,
+        size=size,
+        passed=tuple(_texts(passed)),
+        fixed=tuple(_text_pair(entry) for entry in fixed),
+        secret_names=tuple(_texts(names)),
+        secret_files=tuple(_text_pair(entry) for entry in files),
+    )
+
+
+def shim_limits(pid: int) -> tuple[Limit, ...]:
+    """The resource limits of a shim, none above our own hard ones (we could not grant them)."""
+    found: list[Limit] = []
+    for name, number in _LIMITS.items():
+        try:
+            soft, hard = resource.prlimit(pid, number)
+        except OSError:
+            continue
+        ours = _unsigned(resource.getrlimit(number)[1])
+        hard = min(_unsigned(hard), ours)
+        found.append(Limit(name, min(_unsigned(soft), hard), hard))
+    return tuple(found)
+
+
+def shim_umask(pid: int) -> int:
+    """The file mode creation mask of a shim."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("Umask:"):
+                    return int(line.split()[1], 8)
+    except OSError:
+        pass
+    return 0o022
+
+
+class Message:
+    """One agent process and everything it starts."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        connection: socket.socket,
+        finished: Callable[[Message], None],
+        log: Callable[[str], None],
+    ) -> None:
+        """Owns the connection. `finished` is called once, when the agent is gone."""
+        self.loop = loop
+        self.connection = connection
+        self.finished = finished
+        self.log = log
+        self.peer_pid = _peer_pid(connection)
+        self.request: Request | None = None
+        self.fds: list[int] = []
+        self.pid = 0
+        self.cgroup = ""
+        self.launcher: Launcher | None = None
+        self._in: InRelay | None = None
+        self._outs: list[OutRelay] = []
+        self._queued: list[int] = []
+        self._doomed = False
+        self._closed = False
+        self._watch: hangup.Watch | None = None
+        self._timer: Timer | None = None
+        self._oom_before = 0
+
+    # -- hand-over -----------------------------------------------------------------------------
+
+    def take(self, request: Request, fds: list[int]) -> None:
+        """Keep the request; from here on the message is ours."""
+        self.request = request
+        self.fds = fds
+        self.reply(protocol.ACCEPTED)
+
+    def launch(self, launcher: Launcher, env: dict[bytes, bytes], cgroup: str) -> None:
+        """Start the agent's process."""
+        assert self.request is not None  # noqa: S101 - take() came first
+        self.launcher, self.cgroup = launcher, cgroup
+        if self._doomed:
+            self._close()
+            return
+        self._oom_before = launcher.oom_kills()
+        stdio = self._stdio()
+        launch = Launch(
+            argv=self.request.argv,
+            env=tuple(name + b"=" + value for name, value in env.items()),
+            cwd=self.request.cwd,
+            umask=shim_umask(self.peer_pid),
+            limits=shim_limits(self.peer_pid),
+            size=self.request.size,
+            stdio=stdio,
+            cgroup=cgroup,
+        )
+        try:
+            launcher.start(launch, self._started, self._failed, self._terminal)
+        except CagewrapError as error:
+            self._failed(error)
+        finally:
+            self._watch = hangup.Watch(self.fds, self.peer_pid)
+            self._close_fds(stdio)
+
+    def _stdio(self) -> tuple[int, ...]:
+        """The three descriptors the agent gets, relays in place of what may not cross."""
+        if not self.fds:
+            return ()
+        source, out, err = self.fds
+        if must_relay(source):
+            self._in = InRelay(self.loop, os.dup(source))
+            source = self._in.pipe_end
+        both = must_relay(out) and must_relay(err) and same_file(out, err)
+        out_end = self._relay_out(out)
+        err_end = out_end if both else self._relay_out(err)
+        return (source, out_end, err_end)
+
+    def _relay_out(self, fd: int) -> int:
+        if not must_relay(fd):
+            return fd
+        relay = OutRelay(self.loop, os.dup(fd), self._relay_failed)
+        self._outs.append(relay)
+        return relay.pipe_end
+
+    def _relay_failed(self, error: OSError) -> None:
+        self.note(f"what the agent writes cannot be stored: {error.strerror}")
+
+    def _close_fds(self, stdio: tuple[int, ...]) -> None:
+        for fd in {*self.fds, *stdio}:
+            os.close(fd)
+        self.fds = []
+
+    def _started(self, pid: int) -> None:
+        self.pid = pid
+        self.reply(protocol.STARTED + b"%d" % pid)
+        self.loop.on_end(pid, self._ended)
+        for number in self._queued:
+            self.deliver(number)
+        self._queued.clear()
+        if self._doomed:
+            self._end_tree()
+        else:
+            self._look_for_hangup()
+
+    def _failed(self, error: CagewrapError) -> None:
+        self.reply_error(error)
+        self._close()
+
+    def _terminal(self, master: int) -> None:
+        """Pass the pty's master on; the shim relays it."""
+        try:
+            socket.send_fds(self.connection, [protocol.TERMINAL], [master])
+        except OSError:
+            self.hang_up()
+        finally:
+            os.close(master)
+
+    # -- while it runs -------------------------------------------------------------------------
+
+    def deliver(self, number: int) -> None:
+        """Signal the agent. Before it runs, the signal waits."""
+        if not self.pid:
+            self._queued.append(number)
+            return
+        _kill(self.pid, number)
+        if number == signal.SIGTSTP and _has_default_action(self.pid, number):
+            # In an orphaned process group the kernel drops a default TSTP; natively it would stop.
+            _kill(self.pid, signal.SIGSTOP)
+
+    def deliver_to_group(self, number: int) -> None:
+        """Signal the agent's process group, as a terminal would."""
+        try:
+            os.killpg(os.getpgid(self.pid), number)
+        except OSError:
+            return
+        if number == signal.SIGTSTP and _has_default_action(self.pid, number):
+            os.killpg(os.getpgid(self.pid), signal.SIGSTOP)
+
+    def hang_up(self) -> None:
+        """The shim is gone: so is the reason for everything this message started."""
+        if self._doomed:
+            return
+        self._doomed = True
+        if self.pid and not self._closed:
+            self._end_tree()
+        elif not self.pid and self.launcher is None:
+            self._close()
+
+    def abandon(self, error: CagewrapError) -> None:
+        """Tell the shim why its command does not start, and forget the message."""
+        self._failed(error)
+
+    def note(self, text: str) -> None:
+        """A line for the shim's stderr."""
+        self.reply(protocol.NOTE + text.encode(errors="replace"))
+
+    def reply(self, packet: bytes) -> None:
+        """Send to the shim; one that is gone is noticed by its closed connection."""
+        try:
+            self.connection.send(packet, socket.MSG_NOSIGNAL)
+        except OSError:
+            return
+
+    def reply_error(self, error: CagewrapError) -> None:
+        """Tell the shim why its command did not start."""
+        text = "\0".join((str(error.exit_code), error.message, error.hint))
+        self.reply(protocol.ERROR + text.encode(errors="replace"))
+
+    def _look_for_hangup(self) -> None:
+        if self._closed or self._doomed or self._watch is None:
+            return
+        if self._watch.is_hung_up():
+            self.log(f"message of pid {self.peer_pid}: the harness hung up")
+            self._doomed = True
+            self._end_tree()
+        elif self._watch.is_needed:
+            self._timer = self.loop.later(HANGUP_S, self._look_for_hangup)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _ended(self, status: int) -> None:
+        if os.WIFSTOPPED(status):
+            self.reply(protocol.STOPPED + b"%d" % os.WSTOPSIG(status))
+            return
+        for relay in self._outs:
+            relay.drain()
+        self.pid = 0
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            if number == signal.SIGKILL and self._was_out_of_memory():
+                self.note("the agent was killed because the cage ran out of memory (see --memory)")
+            self.reply(protocol.KILLED + b"%d" % number)
+        else:
+            self.reply(protocol.EXITED + b"%d" % os.WEXITSTATUS(status))
+        if not self._doomed:
+            self._close()
+
+    def _was_out_of_memory(self) -> bool:
+        return self.launcher is not None and self.launcher.oom_kills() > self._oom_before
+
+    def _end_tree(self) -> None:
+        """TERM to all of the tree, then KILL when the grace is over."""
+        assert self.launcher is not None  # noqa: S101 - only after launch()
+        self.launcher.signal_tree(self.cgroup, self.pid, signal.SIGTERM)
+        self.launcher.signal_tree(self.cgroup, self.pid, signal.SIGCONT)
+        self._wait_for_tree(round(GRACE_S / POLL_S))
+
+    def _wait_for_tree(self, polls: int) -> None:
+        assert self.launcher is not None  # noqa: S101
+        if not self.launcher.tree_lives(self.cgroup, self.pid):
+            self._close()
+        elif polls <= 0:
+            self.launcher.kill_tree(self.cgroup, self.pid)
+            self.loop.later(POLL_S, lambda: self._wait_for_tree(0))
+        else:
+            self.loop.later(POLL_S, lambda: self._wait_for_tree(polls - 1))
+
+    def _close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._watch is not None:
+            self._watch.close()
+        if self._in is not None:
+            self._in.close()
+        self._close_fds(())
+        self.loop.unwatch(self.connection.fileno())
+        self.connection.close()
+        self.finished(self)
+
+
+def _pair(entry: bytes) -> tuple[bytes, bytes]:
+    name, _, value = entry.partition(b"=")
+    return name, value
+
+
+def _text_pair(entry: bytes) -> tuple[str, str]:
+    name, value = _pair(entry)
+    return os.fsdecode(name), os.fsdecode(value)
+
+
+def _texts(words: list[bytes]) -> list[str]:
+    return [os.fsdecode(word) for word in words]
+
+
+def _unsigned(limit: int) -> int:
+    return _UNLIMITED if limit == resource.RLIM_INFINITY else limit
+
+
+def _peer_pid(connection: socket.socket) -> int:
+    """The pid of the shim (struct ucred: pid, uid, gid)."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int.from_bytes(credentials[:4], "little")
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return
+
+
+def _has_default_action(pid: int, number: int) -> bool:
+    """Whether a process neither catches nor ignores a signal."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            masks = {line[:7]: int(line[7:], 16) for line in file if line[:7] in _MASK_LINES}
+    except (OSError, ValueError):
+        return False
+    return not any(mask >> (number - 1) & 1 for mask in masks.values())
+
+
+_MASK_LINES = ("SigIgn:", "SigCgt:")

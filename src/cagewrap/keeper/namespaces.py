@@ -1,0 +1,128 @@
+"""Entering a container's namespaces from the host, as the owner of podman's user namespace."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import fcntl
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+_NS_GET_PARENT = 0xB702  # include/uapi/linux/nsfs.h, _IO(0xb7, 0x2)
+_PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
+_PR_SET_PDEATHSIG = 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def become_subreaper() -> None:
+    """Make this process the parent of orphans among its descendants."""
+    _call(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+
+
+def podman_user_namespace(init_pid: int) -> int:
+    """A descriptor of podman's user namespace: the ancestor, one below ours, of the container's.
+
+    Right for the default mapping (the container is in it) and for keep-id (one level further
+    down), and independent of podman's pause process. Raises OSError.
+    """
+    ours = os.stat("/proc/self/ns/user")
+    current = os.open(f"/proc/{init_pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    while True:
+        parent = fcntl.ioctl(current, _NS_GET_PARENT)
+        found = os.fstat(parent)
+        if (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino):
+            os.close(parent)
+            return current
+        os.close(current)
+        current = parent
+
+
+def run_inside(init_pid: int, kinds: tuple[str, ...], work: Callable[[], bytes]) -> bytes:
+    """Do `work` in a child process inside the container's namespaces and return what it returned.
+
+    kinds: names below `/proc/PID/ns` to enter beside the user namespace, such as ("mnt",).
+    Raises OSError with the child's text when it failed.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _enter(init_pid, kinds)
+            answer = b"+" + work()
+        except BaseException as error:  # noqa: BLE001 - nothing may escape into the parent's code
+            answer = b"-" + str(error).encode()
+        os.write(writer, answer)
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        answer = file.read()
+    _wait(pid)
+    if not answer.startswith(b"+"):
+        raise OSError(answer[1:].decode(errors="replace") or "the helper process died")
+    return answer[1:]
+
+
+def listen_inside(init_pid: int, port: int) -> socket.socket:
+    """A TCP socket listening on 127.0.0.1:`port` of the container's network namespace.
+
+    Nothing is added to the container; the caller stays where it is. Raises OSError.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def work() -> bytes:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(128)
+        rights = array.array("i", [listener.fileno()])
+        theirs.sendmsg([b"+"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        return b""
+
+    with ours, theirs:
+        run_inside(init_pid, ("net",), work)
+        _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+    return socket.socket(fileno=fds[0])
+
+
+def spawn_inside(init_pid: int, kinds: tuple[str, ...], serve: Callable[[], None]) -> int:
+    """Fork a child that serves inside the container's namespaces for as long as we live.
+
+    Returns its pid. The child is killed when this process dies.
+    """
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if kinds:
+                _enter(init_pid, kinds)
+            _call(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+            signal.set_wakeup_fd(-1)
+            serve()
+        finally:
+            os._exit(1)
+    return pid
+
+
+def _enter(init_pid: int, kinds: tuple[str, ...]) -> None:
+    """Join the container's user namespace (where it is another one) and the kinds asked for."""
+    fds = [os.open(f"/proc/{init_pid}/ns/{kind}", os.O_RDONLY) for kind in kinds]
+    user = os.open(f"/proc/{init_pid}/ns/user", os.O_RDONLY)
+    if os.fstat(user).st_ino != os.stat("/proc/self/ns/user").st_ino:
+        _call(_libc.setns(user, 0))
+    for fd in fds:
+        _call(_libc.setns(fd, 0))
+
+
+def _call(result: int) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _wait(pid: int) -> None:
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        return

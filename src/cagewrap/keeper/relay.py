@@ -1,0 +1,173 @@
+"""Carrying bytes between a pipe in the cage and a host file that must not be held there.
+
+Root in the cage is the owner of the owner's files: given a regular file as fd 0, it can open
+`/proc/self/fd/0` again for writing. So files, directories and devices stay in the keeper and the
+cage gets a pipe. One thread, no threads: each relay is a pair of watches on the keeper's loop.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import selectors
+import stat
+import termios
+from collections.abc import Callable
+
+from cagewrap.keeper.loop import Loop
+
+_CHUNK_BYTES = 65536
+_F_SETPIPE_SZ = 1031  # include/uapi/linux/fcntl.h
+_PIPE_BYTES = 1 << 20
+_NULL_DEVICE = os.makedev(1, 3)
+
+
+def must_relay(fd: int) -> bool:
+    """Whether a descriptor may not enter a cage: all but pipes, sockets and /dev/null."""
+    found = os.fstat(fd)
+    if stat.S_ISCHR(found.st_mode):
+        return found.st_rdev != _NULL_DEVICE
+    return not (stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode))
+
+
+def same_file(first: int, second: int) -> bool:
+    """Whether two descriptors lead to the same file (stdout and stderr of `>log 2>&1`)."""
+    one, two = os.fstat(first), os.fstat(second)
+    return (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino)
+
+
+class InRelay:
+    """From a host descriptor into a pipe; `pipe_end` is what the cage reads from."""
+
+    def __init__(self, loop: Loop, source: int) -> None:
+        """Owns `source`."""
+        self._loop = loop
+        self._source = source
+        self._buffer = b""
+        self.pipe_end, self._sink = _pipe()
+        os.set_blocking(self._sink, False)
+        try:
+            loop.watch(source, selectors.EVENT_READ, self._readable)
+            self._waits_for_source = True
+        except PermissionError:
+            self._waits_for_source = False  # a regular file is always ready
+            loop.watch(self._sink, selectors.EVENT_WRITE, self._writable)
+
+    def close(self) -> None:
+        """Stop carrying. What the cage did not read is given back to a seekable source."""
+        if self._source < 0:
+            return
+        self._loop.unwatch(self._source)
+        self._loop.unwatch(self._sink)
+        self._give_back()
+        os.close(self._sink)
+        os.close(self._source)
+        self._source = -1
+
+    def _give_back(self) -> None:
+        """Leave the source's offset where the cage stopped reading, as a shared file would be."""
+        unread = array.array("i", [0])
+        try:
+            fcntl.ioctl(self._sink, termios.FIONREAD, unread)
+            os.lseek(self._source, -(unread[0] + len(self._buffer)), os.SEEK_CUR)
+        except OSError:
+            return  # not seekable
+
+    def _readable(self, _mask: int) -> None:
+        self._fill()
+        if self._source >= 0:
+            self._loop.unwatch(self._source)
+            self._loop.watch(self._sink, selectors.EVENT_WRITE, self._writable)
+
+    def _fill(self) -> None:
+        try:
+            self._buffer = os.read(self._source, _CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._buffer = b""
+        if not self._buffer:
+            self.close()
+
+    def _writable(self, _mask: int) -> None:
+        if not self._buffer:
+            self._fill()
+        if not self._buffer:
+            return
+        try:
+            written = os.write(self._sink, self._buffer)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        self._buffer = self._buffer[written:]
+        if not self._buffer and self._waits_for_source:
+            self._loop.unwatch(self._sink)
+            self._loop.watch(self._source, selectors.EVENT_READ, self._readable)
+
+
+class OutRelay:
+    """From a pipe the cage writes into to a host descriptor."""
+
+    def __init__(self, loop: Loop, target: int, failed: Callable[[OSError], None]) -> None:
+        """Owns `target`. `failed` is told when the target takes no more (disk full)."""
+        self._loop = loop
+        self._target = target
+        self._failed = failed
+        self._source, self.pipe_end = _pipe()
+        os.set_blocking(self._source, False)
+        loop.watch(self._source, selectors.EVENT_READ, self._readable)
+
+    def drain(self) -> None:
+        """Carry over all that is in the pipe at this moment."""
+        while self._target >= 0 and self._step():
+            pass
+
+    def close(self) -> None:
+        """Stop carrying; a writer in the cage gets EPIPE."""
+        if self._target < 0:
+            return
+        self._loop.unwatch(self._source)
+        os.close(self._source)
+        os.close(self._target)
+        self._target = -1
+
+    def _readable(self, _mask: int) -> None:
+        self._step()
+
+    def _step(self) -> bool:
+        try:
+            chunk = os.read(self._source, _CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self.close()
+            return False
+        try:
+            self._write(chunk)
+        except OSError as error:
+            self._failed(error)
+            self.close()
+            return False
+        return True
+
+    def _write(self, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        while view:
+            try:
+                view = view[os.write(self._target, view) :]
+            except BlockingIOError:
+                with selectors.DefaultSelector() as waiting:
+                    waiting.register(self._target, selectors.EVENT_WRITE)
+                    waiting.select(1.0)
+
+
+def _pipe() -> tuple[int, int]:
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        fcntl.fcntl(writer, _F_SETPIPE_SZ, _PIPE_BYTES)
+    except OSError:
+        pass  # above the user's pipe-user-pages-soft quota: the default size will do
+    return reader, writer

@@ -1,0 +1,342 @@
+"""The full path to a cage: configuration, project, session, keeper. Runs when there is no ticket."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cagewrap import cage, proc, sessions, warm
+from cagewrap.config import read_config, resolve
+from cagewrap.errors import CagewrapError, DirectoryError, KeeperError, UserNamespaceError
+from cagewrap.flags import FlagValues, parse_wrap_flags
+from cagewrap.keeper.container import kill_leftovers
+from cagewrap.model import CageSpec, EnvPolicy, Owner, PortForward, Settings
+from cagewrap.mounts import build_mount_plan, empty_file
+from cagewrap.paths import Paths, paths_from_env
+from cagewrap.project import Project, caller_cwd, find_project
+from cagewrap.runtimes.init import find_init
+from cagewrap.runtimes.podman import run_args
+from cagewrap.sessions import Record
+from cagewrap.shares import git_identity_args, parse_git_identity, render_gitconfig, share_env
+
+# What podman, crun and the network helpers need of the owner's environment, and nothing else.
+_KEEPER_ENV = (
+    "DBUS_SESSION_BUS_ADDRESS", "HOME", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER",
+    "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME",
+)  # fmt: skip
+_KEEPER_ENV_PREFIXES = ("CONTAINERS_", "STORAGE_", "_PYI_", "LD_LIBRARY_PATH")
+_GIT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a command line means: which project and session, and with which settings."""
+
+    paths: Paths
+    owner: Owner
+    project: Project
+    settings: Settings
+    env: Mapping[str, str]
+    flags: FlagValues
+
+
+def prepare(
+    flags: list[str], command: list[str], cwd: bytes
+) -> tuple[warm.Ticket, socket.socket]:
+    """Find or make the cage for a command, and connect to its keeper."""
+    plan, config_stamp = make_plan(flags)
+    if not command:
+        from cagewrap.errors import UsageError
+
+        raise UsageError("There is no command after `--`.", "cagewrap -- claude")
+    if plan.flags.dry_run:
+        _show(plan)
+    record = choose_session(plan, command)
+    connection = connect(plan.paths, record.name)
+    policy = _policy(plan.settings.env)
+    ticket = warm.Ticket(os.fsencode(plan.paths.socket_file(record.name)), policy)
+    if not record.rm:
+        raw_flags = [os.fsencode(flag) for flag in flags]
+        names = [os.fsencode(name) for name in plan.settings.session_env]
+        config = (os.fsencode(plan.paths.config_file), config_stamp)
+        warm.write_ticket(cwd, raw_flags, config, ticket, names)
+    return ticket, connection
+
+
+def make_plan(flags: list[str]) -> tuple[Plan, bytes]:
+    """Read the configuration for this directory and these flags; creates nothing but directories.
+
+    Second: the configuration file's stamp, taken before it was read.
+    """
+    if os.getuid() == 0:
+        raise UserNamespaceError(
+            "cagewrap runs as an ordinary user: a cage of root's would be root on this machine.",
+            "run it as the user who owns the project",
+        )
+    env = dict(os.environ)
+    paths = paths_from_env(env, os.getuid())
+    stamp = warm.stamp(os.fsencode(paths.config_file))
+    given = parse_wrap_flags(flags)
+    config = read_config(paths.config_file)
+    sessions.make_directories(paths)
+    known = {record.project for record in sessions.list_records(paths)}
+    override = given.project or env.get("CAGEWRAP_PROJECT", "")
+    project = find_project(caller_cwd(env), paths.home, override, known=known)
+    settings = resolve(config, project=project.path, env=env, flags=given).settings
+    return Plan(paths, _owner(env), project, settings, env, given), stamp
+
+
+def choose_session(plan: Plan, command: list[str]) -> Record:
+    """The session for this command: found, found under its old name, or made."""
+    paths, settings, project = plan.paths, plan.settings, plan.project.path
+    with sessions.locked(sessions.registry_lock(paths)):
+        records = sessions.list_records(paths)
+        found = None if settings.rm else sessions.find_record(records, project, settings.session)
+        if found is None and settings.session and not settings.rm:
+            conversation = sessions.resumed_conversation(command)
+            old = sessions.find_conversation(paths, records, project, conversation)
+            if old is not None:
+                found = sessions.renamed(old, settings.session)
+                sessions.write_record(paths, found)
+        if found is None:
+            return _make_session(plan, {record.name for record in records})
+    return _note_changes(plan, found)
+
+
+def _make_session(plan: Plan, taken: set[str]) -> Record:
+    settings, project = plan.settings, plan.project.path
+    salt = f"{os.getpid()} {sessions.now()}" if settings.rm else ""
+    name = cage.cage_name(project, settings.session, salt)
+    while name in taken:
+        salt += "+"
+        name = cage.cage_name(project, settings.session, salt)
+    os.makedirs(plan.paths.home_dir(name), mode=0o700, exist_ok=True)
+    record = build_record(plan, name, sessions.now())
+    _seed_home(plan, name)
+    sessions.write_record(plan.paths, record)
+    return record
+
+
+def build_record(plan: Plan, name: str, created_at: float) -> Record:
+    """The record of a session made from these settings."""
+    spec = build_spec(plan, name)
+    settings = plan.settings
+    pid_file = os.path.join(plan.paths.runtime_dir, name + ".d", "init.pid")
+    return Record(
+        name=name,
+        project=spec.project,
+        session=spec.session,
+        created_at=created_at,
+        image=spec.image,
+        runtime=spec.runtime,
+        identity=spec.identity.value,
+        network=spec.network.value,
+        config_hash=cage.config_hash(spec),
+        home=spec.home,
+        run_args=run_args(spec, pid_file=pid_file, init=find_init(), owner=plan.owner),
+        fixed_env=share_env(settings.share),
+        rm=settings.rm,
+        idle_stop_s=settings.idle_stop_s,
+        keep_for_s=settings.keep_for_s,
+        publish=_pairs(settings.publish),
+        host_ports=_pairs(settings.host_ports),
+    )
+
+
+def build_spec(plan: Plan, name: str) -> CageSpec:
+    """What the container of this plan is fixed to. Raises MountRefusedError."""
+    home_dir = plan.paths.home_dir(name)
+    mounts = build_mount_plan(
+        plan.project,
+        plan.settings,
+        owner=plan.owner,
+        paths=plan.paths,
+        home_dir=home_dir,
+        env=plan.env,
+    )
+    if plan.flags.verbose:
+        for note in mounts.notes:
+            sys.stderr.write(f"cagewrap: {note}\n")
+    return cage.build_spec(
+        name, plan.settings, plan.project.path, plan.owner.home, mounts.mounts
+    )
+
+
+def _note_changes(plan: Plan, record: Record) -> Record:
+    """Write down that the settings differ from the cage's: `ls` shows it, `recreate` applies it."""
+    try:
+        wanted = build_record(plan, record.name, record.created_at)
+    except CagewrapError:
+        return record
+    changed = replace(
+        record,
+        wanted_args=() if wanted.config_hash == record.config_hash else wanted.run_args,
+        wanted_hash=wanted.config_hash,
+        idle_stop_s=wanted.idle_stop_s,
+        keep_for_s=wanted.keep_for_s,
+        publish=wanted.publish,
+        host_ports=wanted.host_ports,
+        wanted_image=wanted.image,
+    )
+    if changed != record:
+        sessions.write_record(plan.paths, changed)
+    return changed
+
+
+def connect(paths: Paths, name: str) -> socket.socket:
+    """A connection to the keeper of a session; starts it when there is none."""
+    path = paths.socket_file(name)
+    connection = try_connect(path)
+    if connection is not None:
+        return connection
+    with sessions.locked(sessions.cage_lock(paths, name)):
+        connection = try_connect(path)
+        if connection is not None:
+            return connection
+        _start_keeper(paths, name)
+        connection = try_connect(path)
+    if connection is None:
+        raise KeeperError(
+            f"The keeper of {name} does not answer on {path}.", f"cagewrap logs {name}"
+        )
+    return connection
+
+
+def try_connect(path: str) -> socket.socket | None:
+    """A connection to a keeper's socket, or None when nobody listens there."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(path)
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        return None
+    except OSError as error:
+        connection.close()
+        raise KeeperError(
+            f"The socket {path} cannot be used: {error.strerror}.", f"rm {path}"
+        ) from error
+    return connection
+
+
+def _start_keeper(paths: Paths, name: str) -> None:
+    """Start a keeper on a socket made here, so that we can connect at once."""
+    path = paths.socket_file(name)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(path)
+    except OSError as error:
+        raise DirectoryError(
+            f"A socket cannot be made at {path}: {error.strerror or error}.",
+            "export XDG_RUNTIME_DIR=/run/user/$(id -u)",
+        ) from error
+    os.chmod(path, 0o600)
+    listener.listen(128)
+    log = os.open(paths.log_file(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with listener:
+        proc.start_detached(
+            [*_own_scope(paths, name), *proc.self_command("keeper", name, str(listener.fileno()))],
+            env=_keeper_environment(paths),
+            log_fd=log,
+            kept_fds=(listener.fileno(),),
+        )
+    os.close(log)
+
+
+def _own_scope(paths: Paths, name: str) -> tuple[str, ...]:
+    """With a user systemd: a scope of the keeper's own, so that stopping the service of the
+    harness that came first does not take other sessions' cages along."""
+    if not os.path.exists(os.path.join(paths.podman_runtime_dir, "systemd", "private")):
+        return ()
+    return (
+        "systemd-run", "--user", "--scope", "--quiet", "--collect",
+        "--property", "Delegate=yes",
+        "--description", f"keeper of {name}",
+        "--",
+    )  # fmt: skip
+
+
+def _keeper_environment(paths: Paths) -> dict[str, str]:
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _KEEPER_ENV or name.startswith(_KEEPER_ENV_PREFIXES)
+    }
+    env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
+    return env | {"XDG_RUNTIME_DIR": paths.podman_runtime_dir, "LC_ALL": "C.UTF-8"}
+
+
+def clean_after_keeper(socket_path: bytes) -> None:
+    """End what a keeper that was killed left running, if no new keeper has done so already."""
+    paths = paths_from_env(dict(os.environ), os.getuid())
+    name = os.path.basename(os.fsdecode(socket_path)).removesuffix(".sock")
+    with sessions.locked(sessions.cage_lock(paths, name)):
+        lock = sessions.try_lock(sessions.keeper_lock(paths, name))
+        if lock is None:
+            return
+        try:
+            kill_leftovers(sessions.read_state(paths, name))
+        finally:
+            os.close(lock)
+
+
+def _seed_home(plan: Plan, name: str) -> None:
+    """What a new private HOME starts with."""
+    home = plan.paths.home_dir(name)
+    hidden = empty_file(home)
+    if not os.path.exists(hidden):
+        os.close(os.open(hidden, os.O_WRONLY | os.O_CREAT, 0o444))
+    gitconfig = os.path.join(home, ".gitconfig")
+    if os.path.lexists(gitconfig):
+        return
+    identity = ("", "")
+    if plan.settings.share.git_identity:
+        with contextlib.suppress(CagewrapError):  # no git on the host: no identity to carry
+            done = proc.capture(
+                git_identity_args(plan.project.cwd), timeout_s=_GIT_S, env=plan.env
+            )
+            identity = parse_git_identity(done.stdout.decode(errors="replace"))
+    with open(gitconfig, "w", encoding="utf-8") as file:
+        file.write(render_gitconfig(*identity))
+
+
+def _policy(policy: EnvPolicy) -> list[list[bytes]]:
+    """The sections of a request that say what of the environment passes."""
+    return [
+        [os.fsencode(name) for name in policy.passed],
+        [os.fsencode(f"{name}={value}") for name, value in policy.fixed],
+        [os.fsencode(name) for name in policy.secret_names],
+        [os.fsencode(f"{name}={path}") for name, path in policy.secret_files],
+    ]
+
+
+def _pairs(forwards: tuple[PortForward, ...]) -> tuple[tuple[int, int], ...]:
+    return tuple((forward.listen, forward.connect) for forward in forwards)
+
+
+def _owner(env: Mapping[str, str]) -> Owner:
+    import pwd
+
+    uid = os.getuid()
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = env.get("USER", "owner")
+    groups = tuple(group for group in os.getgroups() if group != os.getgid())
+    return Owner(uid=uid, gid=os.getgid(), name=name, home=env["HOME"], groups=groups)
+
+
+def _show(plan: Plan) -> None:
+    """`--dry-run`: print the container's command line and stop."""
+    name = cage.cage_name(plan.project.path, plan.settings.session)
+    record = build_record(plan, name, 0.0)
+    sys.stdout.write(shlex.join(record.run_args) + "\n")
+    sys.stdout.flush()
+    os._exit(0)
+

@@ -1,0 +1,1 @@
+"""OCI runtimes: what each must answer, and the ones there are."""

@@ -1,0 +1,70 @@
+"""crun and runc: runtimes that start a second process in a container by `exec --detach`."""
+
+from __future__ import annotations
+
+from cagewrap.errors import UnsupportedError
+from cagewrap.runtimes.base import ExecCall, Runtime
+
+
+class Crun:
+    """The default runtime of rootless podman."""
+
+    name = "crun"
+    can_exec = True
+    keeps_groups = True
+
+    def state_dir(self, runtime_home: str) -> str:
+        """`$XDG_RUNTIME_DIR/crun`."""
+        return f"{runtime_home}/crun"
+
+    def exec_args(self, state_dir: str, call: ExecCall) -> tuple[str, ...]:
+        """`crun exec`; with --process it takes user, environment and limits from the document."""
+        return (
+            "crun", "--root", state_dir, f"--log={call.log_file}",
+            "exec", "--detach", "--pid-file", call.pid_file,
+            *(("--cgroup", call.cgroup) if call.cgroup else ()),
+            *_common(call),
+        )  # fmt: skip
+
+
+class Runc:
+    """The reference runtime."""
+
+    name = "runc"
+    can_exec = True
+    keeps_groups = False
+
+    def state_dir(self, runtime_home: str) -> str:
+        """`$XDG_RUNTIME_DIR/runc`."""
+        return f"{runtime_home}/runc"
+
+    def exec_args(self, state_dir: str, call: ExecCall) -> tuple[str, ...]:
+        """`runc exec`; it has no short option for a sub-cgroup before 1.1, so always the long."""
+        return (
+            "runc", "--root", state_dir, "--log", call.log_file,
+            "exec", "--detach", "--pid-file", call.pid_file,
+            *(("--cgroup", call.cgroup) if call.cgroup else ()),
+            *_common(call),
+        )  # fmt: skip
+
+
+def _common(call: ExecCall) -> tuple[str, ...]:
+    tty = ("--tty", "--console-socket", call.console_socket) if call.console_socket else ()
+    fds = ("--preserve-fds", str(call.preserved_fds)) if call.preserved_fds else ()
+    if call.process_file:
+        return (*tty, *fds, "--process", call.process_file, call.container_id)
+    where = ("--user", call.user, "--cwd", call.cwd)
+    return (*tty, *fds, *where, call.container_id, *call.argv)
+
+
+_RUNTIMES: dict[str, Runtime] = {"crun": Crun(), "runc": Runc()}
+
+
+def runtime(name: str) -> Runtime:
+    """The runtime of that name. Raises UnsupportedError for one that cannot keep a cage."""
+    found = _RUNTIMES.get(name)
+    if found is None:
+        raise UnsupportedError(
+            f"The runtime {name!r} is not supported.", "use --runtime crun or --runtime runc"
+        )
+    return found

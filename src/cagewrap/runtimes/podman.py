@@ -1,0 +1,75 @@
+"""podman's command lines. Pure: values in, argv out."""
+
+from __future__ import annotations
+
+from cagewrap.mounts import mount_args
+from cagewrap.model import CageSpec, Identity, NetworkMode, Owner
+from cagewrap.runtimes.oci import runtime
+
+INIT_TARGET = "/dev/cagewrap-init"
+"""Where the host's catatonit appears inside. /dev is a tmpfs of the container's own, so nothing
+is left in the image's layer and a read-only image works too."""
+
+STOP_TIMEOUT_S = 2
+"""catatonit -P ends at once on TERM; the rest of a container may take this long."""
+
+
+def run_args(spec: CageSpec, *, pid_file: str, init: str, owner: Owner) -> tuple[str, ...]:
+    """Make and start the container; prints its id.
+
+    pid_file: conmon writes the host pid of the container's init there at every start.
+    init: the host's static catatonit.
+    """
+    limits = spec.limits
+    keep_groups = owner.groups and runtime(spec.runtime).keeps_groups
+    user = "0:0" if spec.identity is Identity.ROOT else f"{owner.uid}:{owner.gid}"
+    return (
+        "podman", "--runtime", spec.runtime, "run", "--detach", "--pull=never",
+        "--name", spec.name,
+        "--hostname", _hostname(spec.name),
+        "--pidfile", pid_file,
+        "--log-driver", "none",
+        "--stop-timeout", str(STOP_TIMEOUT_S),
+        "--security-opt", "label=disable",
+        "--userns", "host" if spec.identity is Identity.ROOT else "keep-id",
+        *(("--network", "none") if spec.network is NetworkMode.NONE else ()),
+        *(("--group-add", "keep-groups") if keep_groups else ()),
+        *(("--memory", str(limits.memory_bytes)) if limits.memory_bytes else ()),
+        *(("--cpus", f"{limits.cpus:g}") if limits.cpus else ()),
+        *(("--pids-limit", str(limits.pids)) if limits.pids else ()),
+        *(("--shm-size", str(limits.shm_bytes)) if limits.shm_bytes else ()),
+        *(word for device in spec.devices for word in ("--device", device)),
+        *(word for name, value in spec.labels for word in ("--label", f"{name}={value}")),
+        "--mount", f"type=bind,source={init},target={INIT_TARGET},ro",
+        *mount_args(spec.mounts),
+        "--workdir", "/",
+        "--user", user,
+        "--entrypoint", f'["{INIT_TARGET}","-P"]',
+        *spec.podman_args,
+        spec.image,
+    )  # fmt: skip
+
+
+def start_args(name: str) -> tuple[str, ...]:
+    """Start a stopped container; no-op on a running one."""
+    return ("podman", "start", name)
+
+
+def stop_args(name: str) -> tuple[str, ...]:
+    """Stop a container and keep its layer."""
+    return ("podman", "stop", "--time", str(STOP_TIMEOUT_S), name)
+
+
+def remove_args(name: str) -> tuple[str, ...]:
+    """Remove a container, running or not, with its anonymous volumes."""
+    return ("podman", "rm", "--force", "--volumes", "--time", "0", name)
+
+
+def list_args() -> tuple[str, ...]:
+    """All containers of ours, as JSON."""
+    return ("podman", "ps", "--all", "--format", "json", "--filter", "label=cagewrap.name")
+
+
+def _hostname(name: str) -> str:
+    """A host name of at most 63 letters (RFC 1035 label)."""
+    return name[:63].rstrip("-")

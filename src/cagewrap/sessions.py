@@ -1,0 +1,315 @@
+"""Sessions and what is written down about them.
+
+A session has a directory below `$XDG_STATE_HOME/cagewrap/cages`, named as its container:
+`record.json` (what it is; written when it is made, renamed or recreated), `state.json` (what its
+keeper last knew; written by the keeper alone), `home/` (its private HOME) and `keeper.log`.
+Locks are files in the same directory tree, taken with flock: `registry.lock` for choosing or making
+a session, `NAME/lock` for starting and stopping its keeper, `NAME/keeper.lock` held by a living
+keeper.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, TypeVar
+
+from cagewrap.errors import DirectoryError, SessionError, StorageError
+from cagewrap.paths import Paths
+
+_Value = TypeVar("_Value")
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a session is. Times are seconds since the epoch; `run_args` makes its container.
+
+    wanted_*: what the settings of the last command would make instead; empty when the same.
+    publish, host_ports: pairs (port listened on, port dialled).
+    """
+
+    name: str
+    project: str
+    session: str
+    created_at: float
+    image: str
+    runtime: str
+    identity: str
+    network: str
+    config_hash: str
+    home: str
+    run_args: tuple[str, ...]
+    fixed_env: tuple[tuple[str, str], ...] = ()
+    rm: bool = False
+    idle_stop_s: float = 1800.0
+    keep_for_s: float = 30 * 86400.0
+    publish: tuple[tuple[int, int], ...] = ()
+    host_ports: tuple[tuple[int, int], ...] = ()
+    wanted_hash: str = ""
+    wanted_args: tuple[str, ...] = ()
+    wanted_image: str = ""
+    format: int = FORMAT
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the settings have changed since its container was made."""
+        return bool(self.wanted_args)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a session's keeper last knew.
+
+    container_id: "" when it never had a container. *_start: field 22 of /proc/PID/stat (clock
+    ticks since boot), which with boot_id tells a process from a later one of the same pid.
+    cgroup: the directory whose children m1, m2 … hold messages; "" without usable cgroups.
+    used_at: seconds since the epoch of the last message's start or end.
+    """
+
+    container_id: str = ""
+    boot_id: str = ""
+    keeper_pid: int = 0
+    keeper_start: int = 0
+    init_pid: int = 0
+    init_start: int = 0
+    cgroup: str = ""
+    used_at: float = 0.0
+    format: int = FORMAT
+
+
+def read_record(paths: Paths, name: str) -> Record | None:
+    """The record of a session, or None when there is none. Raises SessionError when unreadable."""
+    return _read(paths.record_file(name), Record)
+
+
+def write_record(paths: Paths, record: Record) -> None:
+    """Write a session's record, whole or not at all."""
+    write_json(paths.record_file(record.name), asdict(record))
+
+
+def read_state(paths: Paths, name: str) -> State:
+    """What the keeper last knew; an empty State when nothing was written or it cannot be read."""
+    try:
+        return _read(_state_file(paths, name), State) or State()
+    except SessionError:
+        return State()
+
+
+def write_state(paths: Paths, name: str, state: State) -> None:
+    """Write what the keeper knows, whole or not at all."""
+    write_json(_state_file(paths, name), asdict(state))
+
+
+def list_records(paths: Paths) -> list[Record]:
+    """Every session, oldest first. A record that cannot be read is left out."""
+    try:
+        names = os.listdir(paths.cages_dir)
+    except FileNotFoundError:
+        return []
+    found: list[Record] = []
+    for name in names:
+        try:
+            record = read_record(paths, name)
+        except SessionError:
+            continue
+        if record is not None:
+            found.append(record)
+    return sorted(found, key=lambda record: record.created_at)
+
+
+def find_record(records: list[Record], project: str, session: str) -> Record | None:
+    """The session of that project and name; `--rm` cages belong to their command alone."""
+    for record in records:
+        if (record.project, record.session) == (project, session) and not record.rm:
+            return record
+    return None
+
+
+def find_conversation(
+    paths: Paths, records: list[Record], project: str, conversation: str
+) -> Record | None:
+    """The one session of a project whose private HOME knows a conversation (Claude's `--resume`)."""
+    if not conversation or "/" in conversation:
+        return None
+    knowing = [
+        record
+        for record in records
+        if record.project == project
+        and not record.rm
+        and _knows(paths.home_dir(record.name), conversation)
+    ]
+    return knowing[0] if len(knowing) == 1 else None
+
+
+def resumed_conversation(command: list[str]) -> str:
+    """The conversation id a command resumes (`--resume ID`, `--resume=ID`, `-r ID`), or ""."""
+    for at, word in enumerate(command):
+        if word.startswith("--resume="):
+            return word.partition("=")[2]
+        if word in ("--resume", "-r") and at + 1 < len(command):
+            following = command[at + 1]
+            return "" if following.startswith("-") else following
+    return ""
+
+
+def select(records: list[Record], wanted: str, cwd: str) -> Record:
+    """The session a person means: a session name, a container name, or "" for this directory.
+
+    Raises SessionError when there is none, or more than one.
+    """
+    if wanted:
+        found = [r for r in records if wanted in (r.name, r.session)]
+        here = [r for r in found if _is_below(cwd, r.project)]
+        found = here if len(found) > 1 and here else found
+    else:
+        below = [r for r in records if _is_below(cwd, r.project)]
+        nearest = max((len(r.project) for r in below), default=0)
+        found = [r for r in below if len(r.project) == nearest]
+    if len(found) == 1:
+        return found[0]
+    what = repr(wanted) if wanted else f"the directory {cwd}"
+    if not found:
+        raise SessionError(f"There is no session for {what}.", "cagewrap ls")
+    names = ", ".join(record.name for record in found)
+    raise SessionError(f"More than one session fits {what}: {names}.", f"name one: {found[0].name}")
+
+
+@contextmanager
+def locked(path: str) -> Iterator[None]:
+    """Hold a lock file for the body. The descriptor is not inherited by children."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def try_lock(path: str) -> int | None:
+    """Take a lock file without waiting: its descriptor, to be kept, or None when it is held."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def registry_lock(paths: Paths) -> str:
+    """The lock for choosing or making a session."""
+    return os.path.join(paths.state_dir, "registry.lock")
+
+
+def cage_lock(paths: Paths, name: str) -> str:
+    """The lock for starting and stopping a session's keeper."""
+    return os.path.join(paths.cage_dir(name), "lock")
+
+
+def keeper_lock(paths: Paths, name: str) -> str:
+    """The lock a living keeper holds."""
+    return os.path.join(paths.cage_dir(name), "keeper.lock")
+
+
+def make_directories(paths: Paths) -> None:
+    """Create the state and runtime directories, readable by the owner alone."""
+    for directory in (paths.cages_dir, paths.runtime_dir):
+        try:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise DirectoryError(
+                f"{directory} cannot be made: {error.strerror}.",
+                f"mkdir -p {directory}",
+            ) from error
+
+
+def boot_id() -> str:
+    """The kernel's id of this boot."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def start_time(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 when it is not there or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            after_name = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return 0 if after_name[0] in (b"Z", b"X") else int(after_name[19])
+
+
+def is_alive(pid: int, started: int, boot: str) -> bool:
+    """Whether the process written down is the one that runs now."""
+    return pid > 0 and boot == boot_id() and started != 0 and start_time(pid) == started
+
+
+def renamed(record: Record, session: str) -> Record:
+    """The same session under a new name; its container and HOME stay."""
+    return replace(record, session=session)
+
+
+def now() -> float:
+    """Seconds since the epoch."""
+    return time.time()
+
+
+def write_json(path: str, value: dict[str, Any]) -> None:
+    """Write a JSON file so that a reader sees the old content or the new, never half."""
+    temporary = f"{path}.{os.getpid()}"
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(value, file, indent=1)
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageError(
+                f"No space is left to write {path}.", f"df -h {os.path.dirname(path)}"
+            ) from error
+        raise
+
+
+def _read(path: str, kind: type[_Value]) -> _Value | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise SessionError(f"{path} cannot be read: {error}.", f"rm {path}") from error
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise SessionError(
+            f"{path} was written by another version of cagewrap.", "cagewrap rm the session"
+        )
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{key: _frozen(item) for key, item in value.items() if key in known})
+
+
+def _frozen(value: Any) -> Any:  # noqa: ANN401 - JSON's own shape
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+
+
+def _state_file(paths: Paths, name: str) -> str:
+    return os.path.join(paths.cage_dir(name), "state.json")
+
+
+def _knows(home: str, conversation: str) -> bool:
+    projects = os.path.join(home, ".claude", "projects")
+    try:
+        slugs = os.listdir(projects)
+    except OSError:
+        return False
+    return any(
+        os.path.exists(os.path.join(projects, slug, conversation + ".jsonl")) for slug in slugs
+    )
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
