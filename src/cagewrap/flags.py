@@ -92,7 +92,7 @@ MOUNT: Setting[tuple[Mount, ...]] = Setting(
     item=mountspec.mount_text)
 HIDE: Setting[tuple[str, ...]] = Setting(
     "hide", "--hide", "PATH", Kind.LIST, "", _each(values.parse_hidden), (),
-    "a path of the project that is empty inside")
+    "a path of the project that is empty inside; * ? [] and ** are patterns")
 ENV: Setting[tuple[EnvEntry, ...]] = Setting(
     "env", "--env", "NAME[=VALUE]", Kind.TABLE, "", _each(values.parse_env), (),
     "set a variable; NAME alone passes yours, !NAME does not pass it", is_sensitive=True)

@@ -202,14 +202,15 @@ def parse_path(text: str) -> str:
 
 
 def parse_hidden(text: str) -> str:
-    """A path to hide: relative to the project, or absolute. Patterns are refused."""
-    if "*" in text or "?" in text:
-        raise BadValueError("must be one path: patterns would hide nothing, name each file")
+    """A path or pattern to hide, relative to the project or absolute. A final `/` is kept: it
+    means directories alone."""
     if text.startswith(("/", "~")):
-        return parse_path(text)
-    if "\0" in text or ".." in text.split("/") or os.path.normpath(text) == ".":
+        path = parse_path(text)
+    elif "\0" in text or ".." in text.split("/") or os.path.normpath(text) == ".":
         raise BadValueError("must be a path inside the project, without ..")
-    return os.path.normpath(text)
+    else:
+        path = os.path.normpath(text)
+    return path + "/" if text.endswith("/") and path != "/" else path
 
 
 def expand_home(path: str, home: str) -> str:
