@@ -1,0 +1,21 @@
+"""The form of a known failure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cagewrap.errors import CagewrapError
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One known failure.
+
+    pattern: a regular expression searched in everything the program said; its named groups, and
+    the names in `failures.FILLERS`, stand in braces in `message` and `hint`.
+    """
+
+    pattern: str
+    error: type[CagewrapError]
+    message: str
+    hint: str
