@@ -1,4 +1,4 @@
-"""Every text was recorded on a real machine with the podman (or runtime) version named before it."""
+"""Texts of podman and of OCI runtimes, each recorded on the version named before it."""
 
 from __future__ import annotations
 
@@ -78,8 +78,10 @@ FAILURES = [
     (
         "4.3",
         125,
-        'Error: writing blob: adding layer with blob "sha256:d0": ApplyLayer stdout:  stderr: '
-        f"{UNPACK}podman-system-migrate: lchown /etc/gshadow: invalid argument exit status 1",
+        (
+            'Error: writing blob: adding layer with blob "sha256:d0": ApplyLayer stdout:  stderr: '
+            f"{UNPACK}podman-system-migrate: lchown /etc/gshadow: invalid argument exit status 1"
+        ),
         errors.UserNamespaceError,
         "too small",
         "usermod",
@@ -87,9 +89,11 @@ FAILURES = [
     (
         "5.4 5.8",
         125,
-        'Error: writing blob: adding layer with blob "sha256:d0"/""/"sha256:d0": unpacking failed '
-        f'(error: exit status 1; output: {UNPACK}"podman system migrate": lchown /etc/gshadow: '
-        "invalid argument)",
+        (
+            'Error: writing blob: adding layer with blob "sha256:d0"/""/"sha256:d0": unpacking failed '
+            f'(error: exit status 1; output: {UNPACK}"podman system migrate": lchown /etc/gshadow: '
+            "invalid argument)"
+        ),
         errors.UserNamespaceError,
         "too small",
         "usermod",
@@ -97,8 +101,10 @@ FAILURES = [
     (
         "4.3 5.4 5.8",
         125,
-        'Error: command required for rootless mode with multiple IDs: exec: "newuidmap": '
-        "executable file not found in $PATH",
+        (
+            'Error: command required for rootless mode with multiple IDs: exec: "newuidmap": '
+            "executable file not found in $PATH"
+        ),
         errors.UserNamespaceError,
         "newuidmap is not installed",
         "apt-get install uidmap",
@@ -106,10 +112,12 @@ FAILURES = [
     (
         "4.3 5.4 5.8",
         125,
-        'time="T" level=error msg="running `/usr/bin/newuidmap 58 0 1002 1 1 165536 65536`: '
-        'newuidmap: write to uid_map failed: Operation not permitted\\n"\n'
-        'Error: cannot set up namespace using "/usr/bin/newuidmap": should have setuid or have '
-        "filecaps setuid: exit status 1",
+        (
+            'time="T" level=error msg="running `/usr/bin/newuidmap 58 0 1002 1 1 165536 65536`: '
+            'newuidmap: write to uid_map failed: Operation not permitted\\n"\n'
+            'Error: cannot set up namespace using "/usr/bin/newuidmap": should have setuid or have '
+            "filecaps setuid: exit status 1"
+        ),
         errors.UserNamespaceError,
         "setuid root",
         "chmod u+s /usr/bin/newuidmap",
@@ -117,8 +125,10 @@ FAILURES = [
     (
         "4.3 5.4 5.8",
         125,
-        'Error: cannot set up namespace using "/usr/bin/newgidmap": should have setgid or have '
-        "filecaps setgid: exit status 1",
+        (
+            'Error: cannot set up namespace using "/usr/bin/newgidmap": should have setgid or have '
+            "filecaps setgid: exit status 1"
+        ),
         errors.UserNamespaceError,
         "setuid root",
         "chmod u+s /usr/bin/newgidmap",
@@ -126,9 +136,11 @@ FAILURES = [
     (
         "4.3 5.4 5.8",
         125,
-        'time="T" level=error msg="running `/usr/bin/newuidmap 55 0 1002 1 1 165536 65536`: '
-        'newuidmap: write to uid_map failed: Operation not permitted\\n"\n'
-        'Error: cannot set up namespace using "/usr/bin/newuidmap": exit status 1',
+        (
+            'time="T" level=error msg="running `/usr/bin/newuidmap 55 0 1002 1 1 165536 65536`: '
+            'newuidmap: write to uid_map failed: Operation not permitted\\n"\n'
+            'Error: cannot set up namespace using "/usr/bin/newuidmap": exit status 1'
+        ),
         errors.UserNamespaceError,
         "no-new-privileges",
         "NoNewPrivileges=no",
@@ -144,8 +156,10 @@ FAILURES = [
     (
         "bug reports",
         125,
-        "cannot clone: Invalid argument\nuser namespaces are not enabled in "
-        "/proc/sys/user/max_user_namespaces\nError: could not get runtime: cannot re-exec process",
+        (
+            "cannot clone: Invalid argument\nuser namespaces are not enabled in "
+            "/proc/sys/user/max_user_namespaces\nError: could not get runtime: cannot re-exec process"
+        ),
         errors.UserNamespaceError,
         "no more user namespaces",
         "user.max_user_namespaces",
@@ -169,8 +183,10 @@ FAILURES = [
     (
         "bug reports",
         126,
-        "Error: runc: unable to join session keyring: unable to create session key: keyring "
-        "disk quota exceeded: OCI runtime error",
+        (
+            "Error: runc: unable to join session keyring: unable to create session key: keyring "
+            "disk quota exceeded: OCI runtime error"
+        ),
         errors.StorageError,
         "keyrings",
         "kernel.keys.maxkeys",
@@ -194,8 +210,10 @@ FAILURES = [
     (
         "4.3",
         125,
-        'Error: invalid internal status, try resetting the pause process with "podman system '
-        'migrate": could not find any running process: no such process',
+        (
+            'Error: invalid internal status, try resetting the pause process with "podman system '
+            'migrate": could not find any running process: no such process'
+        ),
         errors.DirectoryError,
         "pause process",
         "podman system migrate",
@@ -203,8 +221,10 @@ FAILURES = [
     (
         "4.3",
         127,
-        "Error: crun: create directory `/nonexist`: No such file or directory: OCI runtime "
-        "attempted to invoke a command that was not found",
+        (
+            "Error: crun: create directory `/nonexist`: No such file or directory: OCI runtime "
+            "attempted to invoke a command that was not found"
+        ),
         errors.DirectoryError,
         "runtime directory /nonexist",
         "XDG_RUNTIME_DIR",
@@ -212,8 +232,10 @@ FAILURES = [
     (
         "4.3",
         1,
-        'time="T" level=error msg="XDG_RUNTIME_DIR directory \\"/run\\" is not owned by the '
-        'current user"',
+        (
+            'time="T" level=error msg="XDG_RUNTIME_DIR directory \\"/run\\" is not owned by the '
+            'current user"'
+        ),
         errors.DirectoryError,
         "XDG_RUNTIME_DIR is /run,",
         "XDG_RUNTIME_DIR",
@@ -237,9 +259,11 @@ FAILURES = [
     (
         "4.3 5.4 5.8",
         125,
-        'time="T" level=warning msg="RunRoot is pointing to a path (/run/user/1002/containers) '
-        'which is not writable. Most likely podman will fail."\n'
-        "Error: creating events dirs: mkdir /run/user/1002: permission denied",
+        (
+            'time="T" level=warning msg="RunRoot is pointing to a path (/run/user/1002/containers) '
+            'which is not writable. Most likely podman will fail."\n'
+            "Error: creating events dirs: mkdir /run/user/1002: permission denied"
+        ),
         errors.DirectoryError,
         "/run/user/1002/containers",
         "enable-linger",
@@ -271,8 +295,10 @@ FAILURES = [
     (
         "4.3",
         127,
-        "Error: crun: error opening file `/tmp/rd2/crun/c201ea05/status`: No such file or "
-        "directory: OCI runtime attempted to invoke a command that was not found",
+        (
+            "Error: crun: error opening file `/tmp/rd2/crun/c201ea05/status`: No such file or "
+            "directory: OCI runtime attempted to invoke a command that was not found"
+        ),
         errors.DirectoryError,
         "below /tmp/rd2",
         "XDG_RUNTIME_DIR",
@@ -280,8 +306,10 @@ FAILURES = [
     (
         "5.8",
         127,
-        "Error: crun: container `c201ea05` does not exist: open `/tmp/rd2/crun/c201ea05/status`: "
-        "No such file or directory: OCI runtime attempted to invoke a command that was not found",
+        (
+            "Error: crun: container `c201ea05` does not exist: open `/tmp/rd2/crun/c201ea05/status`: "
+            "No such file or directory: OCI runtime attempted to invoke a command that was not found"
+        ),
         errors.DirectoryError,
         "below /tmp/rd2",
         "XDG_RUNTIME_DIR",
@@ -321,8 +349,10 @@ FAILURES = [
     (
         "4.3",
         127,
-        "Error: could not find slirp4netns, the network namespace can't be configured: exec: "
-        '"slirp4netns": executable file not found in $PATH',
+        (
+            "Error: could not find slirp4netns, the network namespace can't be configured: exec: "
+            '"slirp4netns": executable file not found in $PATH'
+        ),
         errors.NetworkSetupError,
         "slirp4netns is not installed",
         "apt-get install slirp4netns",
@@ -330,8 +360,10 @@ FAILURES = [
     (
         "5.4 5.8",
         127,
-        "Error: could not find pasta, the network namespace can't be configured: exec: "
-        '"pasta": executable file not found in $PATH',
+        (
+            "Error: could not find pasta, the network namespace can't be configured: exec: "
+            '"pasta": executable file not found in $PATH'
+        ),
         errors.NetworkSetupError,
         "pasta is not installed",
         "apt-get install passt",
@@ -339,10 +371,12 @@ FAILURES = [
     (
         "4.3 5.4 5.8",
         125,
-        'Error: could not find "netavark" in one of [/usr/local/libexec/podman '
-        "/usr/local/lib/podman /usr/libexec/podman /usr/lib/podman].  To resolve this error, set "
-        "the helper_binaries_dir key in the `[engine]` section of containers.conf to the directory "
-        "containing your helper binaries.",
+        (
+            'Error: could not find "netavark" in one of [/usr/local/libexec/podman '
+            "/usr/local/lib/podman /usr/libexec/podman /usr/lib/podman].  To resolve this error, set "
+            "the helper_binaries_dir key in the `[engine]` section of containers.conf to the directory "
+            "containing your helper binaries."
+        ),
         errors.NetworkSetupError,
         "netavark is not installed",
         "apt-get install netavark",
@@ -358,9 +392,11 @@ FAILURES = [
     (
         "4.3",
         126,
-        "Error: rootlessport cannot expose privileged port 80, you can add "
-        "'net.ipv4.ip_unprivileged_port_start=80' to /etc/sysctl.conf (currently 1024), or choose "
-        "a larger port number (>= 1024): listen tcp 0.0.0.0:80: bind: permission denied",
+        (
+            "Error: rootlessport cannot expose privileged port 80, you can add "
+            "'net.ipv4.ip_unprivileged_port_start=80' to /etc/sysctl.conf (currently 1024), or choose "
+            "a larger port number (>= 1024): listen tcp 0.0.0.0:80: bind: permission denied"
+        ),
         errors.NetworkSetupError,
         "Port 80 of this machine may not",
         "above 1023",
@@ -376,8 +412,10 @@ FAILURES = [
     (
         "5.4",
         126,
-        "Error: pasta failed with exit code 1:\nFailed to bind port 8080 (Address already in use) "
-        "for option '-t 127.0.0.1/8080-8080:80-80'\n\n",
+        (
+            "Error: pasta failed with exit code 1:\nFailed to bind port 8080 (Address already in use) "
+            "for option '-t 127.0.0.1/8080-8080:80-80'\n\n"
+        ),
         errors.NetworkSetupError,
         "Port 8080 of this machine is already",
         "ss -ltnp",
@@ -385,8 +423,10 @@ FAILURES = [
     (
         "5.8",
         126,
-        "Error: pasta failed with exit code 1:\nListen failed for HOST TCP port 127.0.0.1/8080: "
-        "Address already in use\nCouldn't listen on requested ports\n\n",
+        (
+            "Error: pasta failed with exit code 1:\nListen failed for HOST TCP port 127.0.0.1/8080: "
+            "Address already in use\nCouldn't listen on requested ports\n\n"
+        ),
         errors.NetworkSetupError,
         "Port 8080 of this machine is already",
         "ss -ltnp",
@@ -394,8 +434,10 @@ FAILURES = [
     (
         "5.8",
         126,
-        "Error: pasta failed with exit code 1:\nListen failed for HOST TCP port */80: Permission "
-        "denied\nCouldn't listen on requested ports\n\n",
+        (
+            "Error: pasta failed with exit code 1:\nListen failed for HOST TCP port */80: Permission "
+            "denied\nCouldn't listen on requested ports\n\n"
+        ),
         errors.NetworkSetupError,
         "Port 80 of this machine may not",
         "above 1023",
@@ -413,10 +455,12 @@ FAILURES = [
     (
         "4.3 5.4 5.8",
         127,
-        "Error: runc: runc create failed: unable to start container process: error during "
-        "container init: error setting cgroup config for procHooks process: openat2 "
-        "/sys/fs/cgroup/c9fa9d8d1dd0/memory.swap.max: no such file or directory: OCI runtime "
-        "attempted to invoke a command that was not found",
+        (
+            "Error: runc: runc create failed: unable to start container process: error during "
+            "container init: error setting cgroup config for procHooks process: openat2 "
+            "/sys/fs/cgroup/c9fa9d8d1dd0/memory.swap.max: no such file or directory: OCI runtime "
+            "attempted to invoke a command that was not found"
+        ),
         errors.CgroupError,
         "(memory) is not delegated",
         "Delegate=",
@@ -440,8 +484,10 @@ FAILURES = [
     (
         "4.3",
         125,
-        'Error: writing blob: adding layer with blob "sha256:d0": ApplyLayer stdout:  stderr: '
-        "write /usr/bin/perl: no space left on device exit status 1",
+        (
+            'Error: writing blob: adding layer with blob "sha256:d0": ApplyLayer stdout:  stderr: '
+            "write /usr/bin/perl: no space left on device exit status 1"
+        ),
         errors.StorageError,
         "full",
         "cagewrap gc",
@@ -449,10 +495,12 @@ FAILURES = [
     (
         "5.8",
         125,
-        'Error: writing blob: adding layer with blob "sha256:d0"/""/"sha256:d0": unpacking failed '
-        "(error: exit status 2; output: )\nexhausting input failed (error: write "
-        "/tmp/full/.local/share/containers/storage/overlay-layers/tmp/temp-dir-41/0-addition: "
-        "no space left on device)",
+        (
+            'Error: writing blob: adding layer with blob "sha256:d0"/""/"sha256:d0": unpacking failed '
+            "(error: exit status 2; output: )\nexhausting input failed (error: write "
+            "/tmp/full/.local/share/containers/storage/overlay-layers/tmp/temp-dir-41/0-addition: "
+            "no space left on device)"
+        ),
         errors.StorageError,
         "full",
         "cagewrap gc",
@@ -469,8 +517,10 @@ FAILURES = [
     (
         "5.8",
         125,
-        "Error: configure storage: native overlay not supported and fuse-overlayfs not found: "
-        "backing file system is unsupported for this graph driver",
+        (
+            "Error: configure storage: native overlay not supported and fuse-overlayfs not found: "
+            "backing file system is unsupported for this graph driver"
+        ),
         errors.StorageError,
         "on which the kernel cannot stack",
         "fuse-overlayfs",
@@ -478,9 +528,11 @@ FAILURES = [
     (
         "4.3",
         125,
-        "Error: database storage temporary directory (runroot) "
-        '"/run/user/1002/containers" does not match our storage temporary directory (runroot) '
-        '"/tmp/rr": database configuration mismatch',
+        (
+            "Error: database storage temporary directory (runroot) "
+            '"/run/user/1002/containers" does not match our storage temporary directory (runroot) '
+            '"/tmp/rr": database configuration mismatch'
+        ),
         errors.StorageError,
         "(runroot)",
         "put /run/user/1002/containers back",
@@ -488,8 +540,10 @@ FAILURES = [
     (
         "5.4 5.8",
         125,
-        'Error: database run root "/run/user/1002/containers" does not match our run root '
-        '"/tmp/rr": database configuration mismatch',
+        (
+            'Error: database run root "/run/user/1002/containers" does not match our run root '
+            '"/tmp/rr": database configuration mismatch'
+        ),
         errors.StorageError,
         "/tmp/rr",
         "put /run/user/1002/containers back",
@@ -505,8 +559,10 @@ FAILURES = [
     (
         "4.3 5.4 5.8",
         125,
-        'Error: short-name "nosuchx:1" did not resolve to an alias and no unqualified-search '
-        'registries are defined in "/etc/containers/registries.conf"',
+        (
+            'Error: short-name "nosuchx:1" did not resolve to an alias and no unqualified-search '
+            'registries are defined in "/etc/containers/registries.conf"'
+        ),
         errors.ImageMissingError,
         "is not on this machine",
         "cagewrap image build",
@@ -514,8 +570,10 @@ FAILURES = [
     (
         "4.3 5.4",
         125,
-        "Error: initializing source docker://localhost/nosuch:1: pinging container registry "
-        'localhost: Get "https://localhost/v2/": dial tcp [::1]:443: connect: connection refused',
+        (
+            "Error: initializing source docker://localhost/nosuch:1: pinging container registry "
+            'localhost: Get "https://localhost/v2/": dial tcp [::1]:443: connect: connection refused'
+        ),
         errors.ImageMissingError,
         "is not on this machine",
         "cagewrap image build",
@@ -572,8 +630,10 @@ FAILURES = [
     (
         "4.3 5.4 5.8",
         125,
-        "Error: could not find a working conmon binary (configured options: "
-        "[/usr/libexec/podman/conmon /usr/bin/conmon]: invalid argument)",
+        (
+            "Error: could not find a working conmon binary (configured options: "
+            "[/usr/libexec/podman/conmon /usr/bin/conmon]: invalid argument)"
+        ),
         errors.PodmanMissingError,
         "conmon is not installed",
         "apt-get install conmon",
@@ -706,8 +766,10 @@ EXEC_FAILURES = [
     ),
     (
         "crun 1.28",
-        "container `0000` does not exist: open `/run/user/1002/crun/0000/status`: "
-        "No such file or directory",
+        (
+            "container `0000` does not exist: open `/run/user/1002/crun/0000/status`: "
+            "No such file or directory"
+        ),
         errors.SessionError,
         "stopped from outside",
     ),
