@@ -23,8 +23,19 @@ def cage_name(project: str, session: str, salt: str = "") -> str:
     return f"cagewrap-{_slug(session or project.rpartition('/')[2])}-{_hex8(key)}"
 
 
-def build_spec(name: str, settings: Settings, project: str, home: str, mounts: tuple[Mount, ...]) -> CageSpec:
-    """Everything that is fixed when the container is made."""
+def build_spec(
+    name: str,
+    settings: Settings,
+    project: str,
+    home: str,
+    mounts: tuple[Mount, ...],
+    state_dir: str,
+) -> CageSpec:
+    """Everything that is fixed when the container is made.
+
+    home: the owner's HOME path. state_dir: where the session is kept; becomes a label, so that
+    two state directories (another XDG_STATE_HOME) do not clean up each other's containers.
+    """
     spec = CageSpec(
         name=name,
         project=project,
@@ -39,12 +50,13 @@ def build_spec(name: str, settings: Settings, project: str, home: str, mounts: t
         podman_args=settings.podman_args,
         home=home,
     )
-    return with_labels(spec)
+    return with_labels(spec, state_dir)
 
 
-def with_labels(spec: CageSpec) -> CageSpec:
+def with_labels(spec: CageSpec, state_dir: str) -> CageSpec:
     """The same cage with the labels podman shows."""
     labels = (
+        ("cagewrap.state", state_dir),
         ("cagewrap.name", spec.name),
         ("cagewrap.project", spec.project),
         ("cagewrap.session", spec.session),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from cagewrap import cage, proc, sessions, warm
 from cagewrap.config import read_config, resolve
-from cagewrap.errors import CagewrapError, DirectoryError, KeeperError, UserNamespaceError
+from cagewrap.errors import CagewrapError, DirectoryError, KeeperError, SessionError, UserNamespaceError
 from cagewrap.flags import FlagValues, parse_wrap_flags
 from cagewrap.keeper.container import kill_leftovers
 from cagewrap.model import CageSpec, EnvPolicy, Owner, PortForward, Settings
@@ -66,6 +66,19 @@ def prepare(
         config = (os.fsencode(plan.paths.config_file), config_stamp)
         warm.write_ticket(cwd, raw_flags, config, ticket, names)
     return ticket, connection
+
+
+def prepare_named(name: str) -> tuple[warm.Ticket, socket.socket]:
+    """Connect to the cage of that name, with the environment its project's settings allow."""
+    env = dict(os.environ)
+    paths = paths_from_env(env, os.getuid())
+    record = sessions.read_record(paths, name)
+    if record is None:
+        raise SessionError(f"There is no session {name}.", "cagewrap ls")
+    config = read_config(paths.config_file)
+    settings = resolve(config, project=record.project, env=env, flags=FlagValues()).settings
+    path = os.fsencode(paths.socket_file(name))
+    return warm.Ticket(path, _policy(settings.env)), connect(paths, name)
 
 
 def make_plan(flags: list[str]) -> tuple[Plan, bytes]:
@@ -163,7 +176,12 @@ def build_spec(plan: Plan, name: str) -> CageSpec:
         for note in mounts.notes:
             sys.stderr.write(f"cagewrap: {note}\n")
     return cage.build_spec(
-        name, plan.settings, plan.project.path, plan.owner.home, mounts.mounts
+        name,
+        plan.settings,
+        plan.project.path,
+        plan.owner.home,
+        mounts.mounts,
+        plan.paths.state_dir,
     )
 
 

@@ -32,6 +32,7 @@ class Record:
     """What a session is. Times are seconds since the epoch; `run_args` makes its container.
 
     wanted_*: what the settings of the last command would make instead; empty when the same.
+    layer_image: the image `recreate` made of what was installed, "" when there is none.
     publish, host_ports: pairs (port listened on, port dialled).
     """
 
@@ -55,6 +56,7 @@ class Record:
     wanted_hash: str = ""
     wanted_args: tuple[str, ...] = ()
     wanted_image: str = ""
+    layer_image: str = ""
     format: int = FORMAT
 
     @property
@@ -122,6 +124,12 @@ def list_records(paths: Paths) -> list[Record]:
         if record is not None:
             found.append(record)
     return sorted(found, key=lambda record: record.created_at)
+
+
+def is_stray(paths: Paths, name: str) -> bool:
+    """Whether a session's directory has no record (it was being made, or removed, and killed)."""
+    path = paths.cage_dir(name)
+    return os.path.isdir(path) and not os.path.exists(paths.record_file(name))
 
 
 def find_record(records: list[Record], project: str, session: str) -> Record | None:

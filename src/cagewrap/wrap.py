@@ -52,7 +52,22 @@ def wrap(flags: list[str], command: list[str]) -> None:
             ticket, connection = launch.prepare(flags, command, cwd)
         Shim(connection, ticket).run(command, cwd)
         connection = None
-    raise KeeperError(
+    raise _kept_leaving()
+
+
+def wrap_in(name: str, command: list[str]) -> None:
+    """Run `command` in the cage of that name, in the current directory; never returns."""
+    from cagewrap import launch
+
+    _occupy_closed_fds()
+    for _ in range(_CONNECT_TRIES):
+        ticket, connection = launch.prepare_named(name)
+        Shim(connection, ticket).run(command, os.getcwdb())
+    raise _kept_leaving()
+
+
+def _kept_leaving() -> KeeperError:
+    return KeeperError(
         f"The cage's keeper went away {_CONNECT_TRIES} times before it took the command.",
         "cagewrap logs",
     )

@@ -82,7 +82,7 @@ class Container:
     def _restarted(self, code: int, _out: str, err: str) -> None:
         if code == 0:
             self._read_init()
-        elif "no container with name or ID" in err or "no such container" in err.lower():
+        elif podman.says_missing(err):
             self.note(
                 "the container of this session is gone (podman removed it): what was installed in "
                 "it is lost, HOME and the project are kept; going on in a new one"

@@ -51,6 +51,7 @@ class Keeper:
         self.launcher: Launcher | None = None
         self.forwards: dict[int, tuple[int, int]] = {}
         self._notes: list[str] = []
+        self._early_commands: list[tuple[Message, Mapping[str, object]]] = []
         self._waiters: list[socket.socket] = []
         self._is_leaving = False
         self._idle: Timer | None = None
@@ -116,6 +117,9 @@ class Keeper:
             return
         for message in list(self.messages):
             self._launch(message)
+        for message, command in self._early_commands:
+            self._command(message, command)
+        self._early_commands.clear()
         self._arm_idle()
 
     def _look_inside(self) -> None:
@@ -388,6 +392,8 @@ class Keeper:
         what = command.get("do")
         if what == "status":
             self._answer(message, self._status())
+        elif self.launcher is None and not self._is_leaving:
+            self._early_commands.append((message, command))
         elif what == "port":
             self._forward_out(int(str(command["host"])), int(str(command["cage"])))
             self._answer(message, {"host": command["host"], "cage": command["cage"]})
@@ -425,6 +431,8 @@ class Keeper:
         """The container cannot be had: tell everyone, serve those who already knock, leave."""
         self.log(f"{error.id}: {error.message}")
         self._accept_pending()
+        for message, _ in self._early_commands:
+            message.reply_error(error)
         for message in list(self.messages):
             message.abandon(error)
         self._exit()

@@ -29,6 +29,7 @@ def run_args(spec: CageSpec, *, pid_file: str, init: str, owner: Owner) -> tuple
         "--hostname", _hostname(spec.name),
         "--pidfile", pid_file,
         "--log-driver", "none",
+        "--http-proxy=false",
         "--stop-timeout", str(STOP_TIMEOUT_S),
         "--security-opt", "label=disable",
         "--userns", "host" if spec.identity is Identity.ROOT else "keep-id",
@@ -65,9 +66,26 @@ def remove_args(name: str) -> tuple[str, ...]:
     return ("podman", "rm", "--force", "--volumes", "--time", "0", name)
 
 
-def list_args() -> tuple[str, ...]:
-    """All containers of ours, as JSON."""
-    return ("podman", "ps", "--all", "--format", "json", "--filter", "label=cagewrap.name")
+def list_args(state_dir: str) -> tuple[str, ...]:
+    """All containers of the sessions kept below `state_dir`, as JSON."""
+    label = f"label=cagewrap.state={state_dir}"
+    return ("podman", "ps", "--all", "--format", "json", "--filter", label)
+
+
+def commit_args(name: str, image: str) -> tuple[str, ...]:
+    """Make an image of a stopped container's layer. Mounts (HOME, project) are not in it."""
+    return ("podman", "commit", "--quiet", name, image)
+
+
+def remove_image_args(image: str) -> tuple[str, ...]:
+    """Remove an image that nothing else uses."""
+    return ("podman", "rmi", image)
+
+
+def says_missing(stderr: str) -> bool:
+    """Whether podman said that there is no such container."""
+    text = stderr.lower()
+    return "no container with name or id" in text or "no such container" in text
 
 
 def _hostname(name: str) -> str:

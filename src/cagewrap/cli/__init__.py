@@ -1,0 +1,82 @@
+"""The verbs of the command line, one module each, imported when they are used."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from cagewrap import __version__
+from cagewrap.errors import UsageError
+from cagewrap.flags import wrap_help
+
+# verb -> (module below cagewrap.cli, attribute)
+VERBS = {
+    "config": ("config", "config"),
+    "doctor": ("doctor", "doctor"),
+    "gc": ("sessions", "gc"),
+    "image": ("image", "image"),
+    "logs": ("sessions", "logs"),
+    "ls": ("sessions", "ls"),
+    "port": ("sessions", "port"),
+    "recreate": ("sessions", "recreate"),
+    "rm": ("sessions", "rm"),
+    "shell": ("sessions", "shell"),
+    "stop": ("sessions", "stop"),
+    "take-back": ("sessions", "take_back"),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a verb's module only when that verb is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs, in order."""
+        return sorted(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb's command, or None."""
+        place = VERBS.get(cmd_name)
+        if place is None:
+            return None
+        module = importlib.import_module(f"cagewrap.cli.{place[0]}")
+        command: click.Command = getattr(module, place[1])
+        return command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The flags of the wrap path come from the table that parses them."""
+        super().format_options(ctx, formatter)
+        with formatter.section("Flags before `--`"):
+            formatter.write(wrap_help())
+
+
+@click.command(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    subcommand_metavar="[FLAGS] -- AGENT [ARGS]...  |  VERB [ARGS]...",
+    options_metavar="",
+)
+@click.version_option(__version__, prog_name="cagewrap", message="%(prog)s %(version)s")
+def cagewrap() -> None:
+    """Run a coding agent in a rootless podman container of its own.
+
+    cagewrap -- claude -p hello   runs `claude -p hello` in the cage of this directory. Arguments,
+    stdin, stdout, stderr, signals and exit status pass unchanged; the agent sees the project and
+    nothing else of the machine. The cage is kept for the next message.
+    """
+
+
+def run(arguments: list[str]) -> int:
+    """Run a verb. Raises CagewrapError; returns the exit code."""
+    try:
+        cagewrap.main(args=arguments or ["--help"], prog_name="cagewrap", standalone_mode=False)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.exceptions.Abort as error:
+        raise KeyboardInterrupt from error
+    except click.ClickException as error:
+        hint = "cagewrap --help"
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            hint = f"{error.ctx.command_path} --help"
+        raise UsageError(error.format_message(), hint) from error
+    return 0

@@ -1,0 +1,244 @@
+"""`cagewrap ls | stop | rm | recreate | gc | logs | port | shell | take-back`."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from cagewrap import __version__
+from cagewrap import sessions as store
+from cagewrap.errors import CagewrapError, UsageError
+from cagewrap.manage import Done, SessionInfo, Sessions, run_on
+from cagewrap.paths import paths_from_env
+from cagewrap.sessions import Record
+
+_SHOWN = 20
+_JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object on stdout.")
+_SESSION = click.argument("session", required=False, default="")
+_SHELL = "command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l"
+
+
+def _open() -> Sessions:
+    env = dict(os.environ)
+    paths = paths_from_env(env, os.getuid())
+    store.make_directories(paths)
+    return Sessions(paths, env)
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"
+
+
+def _show(*, as_json: bool, failure: CagewrapError | None = None, **values: object) -> None:
+    """The JSON envelope every verb has, and after it the first failure, if any."""
+    if as_json:
+        document: dict[str, object] = {"cagewrap": __version__, "ok": failure is None, **values}
+        if failure is not None:
+            document["error"] = {
+                "id": failure.id,
+                "message": failure.message,
+                "hint": failure.hint,
+                "exit_code": failure.exit_code,
+            }
+        click.echo(json.dumps(document, indent=1))
+    if failure is not None:
+        raise failure
+
+
+def _report(done: Sequence[Done], *, as_json: bool, failure: CagewrapError | None = None) -> None:
+    if not as_json:
+        for one in done:
+            click.echo(f"{one.what} {one.name}" + (f" ({one.detail})" if one.detail else ""))
+    _show(as_json=as_json, failure=failure, done=[asdict(one) for one in done])
+
+
+def _chosen(open_sessions: Sessions, names: Sequence[str], *, everything: bool) -> list[Record]:
+    if everything and names:
+        raise UsageError("--all and a session's name exclude each other.", "leave one out")
+    if everything:
+        return store.list_records(open_sessions.paths)
+    return [open_sessions.find(name, _cwd()) for name in (names or [""])]
+
+
+@click.command()
+@_JSON
+def ls(*, as_json: bool) -> None:
+    """List sessions: state, agents at work, last use, image, project."""
+    found = _open().list()
+    if as_json:
+        _show(as_json=True, sessions=[asdict(one) for one in found])
+        return
+    if not found:
+        click.echo("no sessions", err=True)
+        return
+    rows = [("NAME", "SESSION", "STATUS", "AGENTS", "USED", "IMAGE", "PROJECT")]
+    rows += [_row(one) for one in found]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    if any(one.is_outdated for one in found):
+        click.echo("* settings have changed: `cagewrap recreate NAME` applies them", err=True)
+
+
+def _row(info: SessionInfo) -> tuple[str, ...]:
+    status = info.status + ("*" if info.is_outdated else "")
+    ports = "".join(f" :{port}" for port, _ in info.ports if port > 0)
+    return (
+        info.name,
+        info.session or "-",
+        status + ports,
+        str(info.messages),
+        _ago(time.time() - info.used_at),
+        info.image,
+        json.dumps(info.project) if not info.project.isprintable() else info.project,
+    )
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit} ago"
+    return "now"
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[SESSION]...")
+@click.option("--all", "everything", is_flag=True, help="Every session.")
+@_JSON
+def stop(*, names: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Stop cages. Agents at work are ended; what was installed is kept for the next message."""
+    opened = _open()
+    done, failure = run_on(_chosen(opened, names, everything=everything), opened.stop)
+    _report(done, as_json=as_json, failure=failure)
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[SESSION]...")
+@click.option("--all", "everything", is_flag=True, help="Every session.")
+@click.option("--force", is_flag=True, help="Also while an agent is at work.")
+@click.option("--take-back", "takes_back", is_flag=True, help="Make files of in-cage users yours.")
+@_JSON
+def rm(
+    *, names: tuple[str, ...], everything: bool, force: bool, takes_back: bool, as_json: bool
+) -> None:
+    """Delete sessions with all they had: container, what was installed, private HOME, logs.
+
+    The project stays. Files in it that belong to users of the cage other than its root are shown.
+    """
+    opened = _open()
+    records = _chosen(opened, names, everything=everything)
+    done, failure = run_on(records, lambda record: opened.remove(record, force=force))
+    removed = {one.name for one in done}
+    foreign: list[str] = []
+    for project in {record.project for record in records if record.name in removed}:
+        if takes_back:
+            done = (*done, opened.take_back(project))
+        else:
+            foreign += opened.foreign_files(project)
+    if not as_json:
+        _warn_of_foreign(foreign)
+    if as_json:
+        _show(
+            as_json=True,
+            failure=failure,
+            done=[asdict(one) for one in done],
+            foreign_files=foreign,
+        )
+        return
+    _report(done, as_json=False, failure=failure)
+
+
+def _warn_of_foreign(files: Sequence[str]) -> None:
+    if not files:
+        return
+    click.echo(f"{len(files)} file(s) of in-cage users are in the project:", err=True)
+    for path in files[:_SHOWN]:
+        click.echo(f"  {path!r}", err=True)
+    if len(files) > _SHOWN:
+        click.echo("  …", err=True)
+    click.echo("  make them yours: cagewrap take-back", err=True)
+
+
+@click.command("take-back")
+@click.argument("directory", required=False, default=".")
+@_JSON
+def take_back(*, directory: str, as_json: bool) -> None:
+    """Make files below DIRECTORY that belong to in-cage users yours again."""
+    _report((_open().take_back(os.path.abspath(directory)),), as_json=as_json)
+
+
+@click.command()
+@_SESSION
+@click.option("--fresh", is_flag=True, help="Without what was installed.")
+@_JSON
+def recreate(*, session: str, fresh: bool, as_json: bool) -> None:
+    """Make a cage's container anew with the settings of now, keeping what was installed."""
+    opened = _open()
+    record = opened.find(session, _cwd())
+    _report((opened.recreate(record, fresh=fresh),), as_json=as_json)
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@_JSON
+def gc(*, dry_run: bool, as_json: bool) -> None:
+    """Remove sessions whose project is gone or that were unused for `keep_for`, and leftovers."""
+    done = _open().collect(dry_run=dry_run)
+    if not done and not as_json:
+        click.echo("nothing to remove", err=True)
+    _report(done, as_json=as_json)
+
+
+@click.command()
+@_SESSION
+@_JSON
+def logs(*, session: str, as_json: bool) -> None:
+    """Show what the keeper of a cage wrote."""
+    opened = _open()
+    record = opened.find(session, _cwd())
+    text = opened.log(record)
+    if as_json:
+        _show(as_json=True, name=record.name, log=text.splitlines())
+    else:
+        click.echo(text, nl=False)
+
+
+@click.command()
+@click.argument("session")
+@click.argument("port", metavar="PORT|HOST:CAGE")
+@_JSON
+def port(*, session: str, port: str, as_json: bool) -> None:
+    """Make a port of the cage's loopback reachable on this machine's loopback, until it stops."""
+    host, _, cage = port.partition(":")
+    cage = cage or host
+    if not all(text.isascii() and text.isdigit() and 0 < int(text) < 65536 for text in (host, cage)):
+        raise UsageError(f"{port!r} is not a port (1-65535) or HOST:CAGE.", "cagewrap port . 3000")
+    opened = _open()
+    record = opened.find("" if session == "." else session, _cwd())
+    _report((opened.open_port(record, int(host), int(cage)),), as_json=as_json)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@_SESSION
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def shell(*, session: str, command: tuple[str, ...]) -> None:
+    """Open a shell in a cage, or run COMMAND in it: cagewrap shell NAME -- COMMAND."""
+    from cagewrap.wrap import wrap_in
+
+    opened = _open()
+    record = opened.find("" if session == "." else session, _cwd())
+    words = list(command) or ["/bin/sh", "-c", _SHELL]
+    if not (_cwd() + "/").startswith(record.project.rstrip("/") + "/"):
+        os.chdir(record.project)
+        os.environ["PWD"] = record.project
+    wrap_in(record.name, words)
+
+
