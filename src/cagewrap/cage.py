@@ -1,4 +1,4 @@
-"""From settings to a cage: its name, its key, and everything that is fixed when it is made. Pure."""
+"""From settings to a cage: its name, and everything that is fixed when it is made. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cage_name(project: str, session: str, salt: str = "") -> str:
     salt: not empty for a cage that may not be found again by its key (`--rm`), or whose key was
     taken along by a renamed session.
     """
-    key = "\0".join((project, session, salt)).encode(errors="surrogateescape")
+    key = f"{project}\0{session}\0{salt}".encode(errors="surrogateescape")
     return f"cagewrap-{_slug(session or project.rpartition('/')[2])}-{_hex8(key)}"
 
 

@@ -1,4 +1,4 @@
-"""The full path to a cage: configuration, project, session, keeper. Runs when there is no ticket."""
+"""The full path to a cage: configuration, project, session, keeper. Taken without a ticket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 
 from cagewrap import cage, proc, sessions, warm
 from cagewrap.config import read_config, resolve
-from cagewrap.errors import CagewrapError, DirectoryError, KeeperError, SessionError, UserNamespaceError
+from cagewrap.errors import (
+    CagewrapError,
+    DirectoryError,
+    KeeperError,
+    SessionError,
+    UserNamespaceError,
+)
 from cagewrap.flags import FlagValues, parse_wrap_flags
 from cagewrap.keeper.container import kill_leftovers
 from cagewrap.model import CageSpec, EnvPolicy, Owner, PortForward, Settings
@@ -45,9 +51,7 @@ class Plan:
     flags: FlagValues
 
 
-def prepare(
-    flags: list[str], command: list[str], cwd: bytes
-) -> tuple[warm.Ticket, socket.socket]:
+def prepare(flags: list[str], command: list[str], cwd: bytes) -> tuple[warm.Ticket, socket.socket]:
     """Find or make the cage for a command, and connect to its keeper."""
     plan, config_stamp = make_plan(flags)
     if not command:
@@ -316,9 +320,7 @@ def _seed_home(plan: Plan, name: str) -> None:
     identity = ("", "")
     if plan.settings.share.git_identity:
         with contextlib.suppress(CagewrapError):  # no git on the host: no identity to carry
-            done = proc.capture(
-                git_identity_args(plan.project.cwd), timeout_s=_GIT_S, env=plan.env
-            )
+            done = proc.capture(git_identity_args(plan.project.cwd), timeout_s=_GIT_S, env=plan.env)
             identity = parse_git_identity(done.stdout.decode(errors="replace"))
     with open(gitconfig, "w", encoding="utf-8") as file:
         file.write(render_gitconfig(*identity))
@@ -357,4 +359,3 @@ def _show(plan: Plan) -> None:
     sys.stdout.write(shlex.join(record.run_args) + "\n")
     sys.stdout.flush()
     os._exit(0)
-

@@ -1,4 +1,4 @@
-"""What a person does with sessions: list, stop, remove, recreate, tidy up. Each returns what it did."""
+"""What a person does with sessions: list, stop, remove, recreate, tidy up."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Sessions:
 
     # -- looking -------------------------------------------------------------------------------
 
-    def list(self) -> tuple[SessionInfo, ...]:
+    def infos(self) -> tuple[SessionInfo, ...]:
         """Every session."""
         records = sessions.list_records(self.paths)
         statuses = self.container_statuses()
@@ -139,7 +139,8 @@ class Sessions:
         running = int(str(answer.get("messages", 0)))
         if running and not force:
             raise SessionError(
-                f"{record.name} has {running} agent(s) at work.", f"cagewrap rm --force {record.name}"
+                f"{record.name} has {running} agent(s) at work.",
+                f"cagewrap rm --force {record.name}",
             )
         self.stop(record)
         with sessions.locked(sessions.registry_lock(self.paths)):
@@ -254,7 +255,10 @@ class Sessions:
                     f"{path} cannot be deleted: {done.stderr.strip()[-200:]}",
                     f"podman unshare rm -rf {path}",
                 )
-        for left in (self.paths.socket_file(name), os.path.join(self.paths.runtime_dir, name + ".d")):
+        for left in (
+            self.paths.socket_file(name),
+            os.path.join(self.paths.runtime_dir, name + ".d"),
+        ):
             with contextlib.suppress(OSError):
                 shutil.rmtree(left) if os.path.isdir(left) else os.unlink(left)
 
@@ -314,7 +318,9 @@ def _exchange(
             connection.send(protocol.COMMAND + json.dumps(command).encode())
             packet = connection.recv(protocol.PACKET_BYTES)
         except OSError as error:
-            raise KeeperError(f"The cage's keeper does not answer: {error}.", "cagewrap gc") from error
+            raise KeeperError(
+                f"The cage's keeper does not answer: {error}.", "cagewrap gc"
+            ) from error
     if packet[:1] == protocol.ERROR:
         raise _keeper_error(packet[1:])
     return json.loads(packet[1:]) if packet[:1] == protocol.REPLY else {}

@@ -46,16 +46,18 @@ def capture(
     """
     try:
         done = subprocess.run(  # noqa: PLW1510 - the caller reads the return code
-            list(argv), input=stdin, capture_output=True, timeout=timeout_s, env=child_environment(env)
+            list(argv),
+            input=stdin,
+            capture_output=True,
+            timeout=timeout_s,
+            env=child_environment(env),
         )
     except FileNotFoundError as error:
         raise missing_program(argv[0]) from error
     except subprocess.TimeoutExpired as error:
         stderr = (error.stderr or b"").decode(errors="replace")
         return Outcome(tuple(argv), 124, error.stdout or b"", stderr)
-    return Outcome(
-        tuple(argv), done.returncode, done.stdout, done.stderr.decode(errors="replace")
-    )
+    return Outcome(tuple(argv), done.returncode, done.stdout, done.stderr.decode(errors="replace"))
 
 
 def run(argv: Sequence[str], *, env: Mapping[str, str]) -> int:
@@ -108,7 +110,9 @@ def self_command(*words: str) -> list[str]:
     if getattr(sys, "frozen", False):
         return [sys.executable, "--cagewrap-internal", *words]
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = f"import sys; sys.path.insert(0, {root!r}); from cagewrap.entry import internal; internal()"
+    code = (
+        f"import sys; sys.path.insert(0, {root!r}); from cagewrap.entry import internal; internal()"
+    )
     return [sys.executable, "-I", "-S", "-c", code, *words]
 
 

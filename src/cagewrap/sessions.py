@@ -143,7 +143,7 @@ def find_record(records: list[Record], project: str, session: str) -> Record | N
 def find_conversation(
     paths: Paths, records: list[Record], project: str, conversation: str
 ) -> Record | None:
-    """The one session of a project whose private HOME knows a conversation (Claude's `--resume`)."""
+    """The one session of a project whose private HOME knows a conversation of Claude's."""
     if not conversation or "/" in conversation:
         return None
     knowing = [

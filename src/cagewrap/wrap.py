@@ -9,10 +9,9 @@ Everything here runs before the agent does, so the imports are part of the budge
 from __future__ import annotations
 
 import _signal
+import _socket
 import os
 import sys
-
-import _socket
 
 from cagewrap import protocol, warm
 from cagewrap.errors import CagewrapError, DirectoryError, KeeperError
@@ -110,9 +109,7 @@ class Shim:
         rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (body, *fds))
         packet = protocol.REQUEST + protocol.VERSION
         try:
-            self.connection.sendmsg(
-                [packet], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)]
-            )
+            self.connection.sendmsg([packet], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
         except OSError:
             return  # the keeper is gone: recv says so next
         finally:
@@ -129,7 +126,7 @@ class Shim:
         """Send each forwardable signal on to the agent; what is ignored stays ignored."""
         for number in _FORWARDED:
             if _signal.getsignal(number) != _signal.SIG_IGN:
-                _signal.signal(number, handler)  # type: ignore[arg-type]
+                _signal.signal(number, handler)
 
     def send_signal(self, number: int, _frame: object = None) -> None:
         """Tell the keeper to signal the agent."""
@@ -220,10 +217,10 @@ def _connect(path: bytes) -> _socket.socket | None:
 
 
 def _occupy_closed_fds() -> None:
-    """Put /dev/null where the harness left 0, 1 or 2 closed, so that no file of ours lands there."""
+    """Put /dev/null where 0, 1 or 2 came closed, so that no file of ours lands there."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
         except OSError:
             os.open("/dev/null", os.O_RDONLY if fd == 0 else os.O_WRONLY)
-            os.set_inheritable(fd, True)
+            os.set_inheritable(fd, True)  # noqa: FBT003

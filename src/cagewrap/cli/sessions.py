@@ -20,6 +20,7 @@ from cagewrap.sessions import Record
 _SHOWN = 20
 _JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object on stdout.")
 _SESSION = click.argument("session", required=False, default="")
+_HEAD: tuple[str, ...] = ("NAME", "SESSION", "STATUS", "AGENTS", "USED", "IMAGE", "PROJECT")
 _SHELL = "command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l"
 
 
@@ -72,18 +73,19 @@ def _chosen(open_sessions: Sessions, names: Sequence[str], *, everything: bool) 
 @_JSON
 def ls(*, as_json: bool) -> None:
     """List sessions: state, agents at work, last use, image, project."""
-    found = _open().list()
+    found = _open().infos()
     if as_json:
         _show(as_json=True, sessions=[asdict(one) for one in found])
         return
     if not found:
         click.echo("no sessions", err=True)
         return
-    rows = [("NAME", "SESSION", "STATUS", "AGENTS", "USED", "IMAGE", "PROJECT")]
-    rows += [_row(one) for one in found]
+    rows = [_HEAD, *(_row(one) for one in found)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     for row in rows:
-        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+        click.echo(
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        )
     if any(one.is_outdated for one in found):
         click.echo("* settings have changed: `cagewrap recreate NAME` applies them", err=True)
 
@@ -219,7 +221,9 @@ def port(*, session: str, port: str, as_json: bool) -> None:
     """Make a port of the cage's loopback reachable on this machine's loopback, until it stops."""
     host, _, cage = port.partition(":")
     cage = cage or host
-    if not all(text.isascii() and text.isdigit() and 0 < int(text) < 65536 for text in (host, cage)):
+    if not all(
+        text.isascii() and text.isdigit() and 0 < int(text) < 65536 for text in (host, cage)
+    ):
         raise UsageError(f"{port!r} is not a port (1-65535) or HOST:CAGE.", "cagewrap port . 3000")
     opened = _open()
     record = opened.find("" if session == "." else session, _cwd())
@@ -240,5 +244,3 @@ def shell(*, session: str, command: tuple[str, ...]) -> None:
         os.chdir(record.project)
         os.environ["PWD"] = record.project
     wrap_in(record.name, words)
-
-

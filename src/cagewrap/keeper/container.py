@@ -70,9 +70,7 @@ class Container:
                 self._read_init()
             elif "already in use" in err and tries > 1:
                 # Left by a keeper that was killed between making it and writing it down.
-                self._spawn(
-                    podman.remove_args(self.record.name), lambda *_: self._make(tries - 1)
-                )
+                self._spawn(podman.remove_args(self.record.name), lambda *_: self._make(tries - 1))
             else:
                 self._fail(self.record.run_args, code, err)
 

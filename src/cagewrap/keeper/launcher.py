@@ -1,4 +1,4 @@
-"""Starting a process in a running container, with the caller's own descriptors, and ending its tree.
+"""Starting a process in a running container on the caller's own descriptors; ending its tree.
 
 `nsenter --user` into podman's user namespace, then the OCI runtime's `exec --detach`: the runtime
 exits once the process runs, and the process becomes the keeper's child (the keeper is a
@@ -13,7 +13,7 @@ import socket
 import struct
 import termios
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cagewrap.errors import CagewrapError
 from cagewrap.keeper import cgroups, namespaces
@@ -173,22 +173,21 @@ class Launcher:
             size=launch.size,
         )  # fmt: skip
         cgroup = os.path.basename(launch.cgroup) if inside.own_cgroup and launch.cgroup else ""
-        common = {
-            "container_id": inside.container_id,
-            "pid_file": base + ".pid",
-            "log_file": base + ".log",
-            "cgroup": cgroup,
-            "console_socket": console,
-        }
+        call = ExecCall(
+            container_id=inside.container_id,
+            pid_file=base + ".pid",
+            log_file=base + ".log",
+            cgroup=cgroup,
+            console_socket=console,
+        )
         if is_plain((*launch.argv, *launch.env, launch.cwd)):
             document = f"/proc/self/fd/{_PROCESS_FD}"
-            return ExecCall(**common, process_file=document), [process_document(process)]
+            return replace(call, process_file=document), [process_document(process)]
         words = (*GATE, *(os.fsdecode(word) for word in launch.argv))
         user = f"{inside.uid}:{inside.gid}"
-        call = ExecCall(
-            **common, argv=words, cwd=os.fsdecode(launch.cwd), user=user, preserved_fds=1
-        )
-        return call, [gate_script(process)]
+        cwd = os.fsdecode(launch.cwd)
+        gated = replace(call, argv=words, cwd=cwd, user=user, preserved_fds=1)
+        return gated, [gate_script(process)]
 
     def _file_actions(
         self, launch: Launch, base: str, documents: list[bytes], opened: list[int]
@@ -243,10 +242,8 @@ class Launcher:
 
     # -- terminals -----------------------------------------------------------------------------
 
-    def _listen_for_master(
-        self, base: str, launch: Launch, terminal: Callable[[int], None]
-    ) -> str:
-        """A console socket; the runtime sends the pty's master over it before it starts anything."""
+    def _listen_for_master(self, base: str, launch: Launch, terminal: Callable[[int], None]) -> str:
+        """A console socket; the runtime sends the pty's master over it before it starts."""
         path = base + ".tty"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(path)

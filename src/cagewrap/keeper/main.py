@@ -7,6 +7,7 @@ the container has been idle for `idle_stop_s`, was stopped, or died.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,18 +18,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cagewrap import protocol, sessions
-from cagewrap.environment import agent_environment, read_localtime_link
 from cagewrap.errors import CagewrapError, InternalError, KeeperError, SessionError
-from cagewrap.keeper import cgroups, forward, guest, namespaces
+from cagewrap.keeper import cgroups, guest, handover, namespaces
 from cagewrap.keeper.container import Container, kill_leftovers
 from cagewrap.keeper.launcher import Launcher, look_inside, processes_inside
 from cagewrap.keeper.loop import Loop, Timer
 from cagewrap.keeper.message import GRACE_S, Message, parse_request
-from cagewrap.model import EnvPolicy, Identity
+from cagewrap.keeper.ports import Ports
+from cagewrap.keeper.upkeep import Upkeep
+from cagewrap.model import Identity
 from cagewrap.paths import Paths, paths_from_env
 from cagewrap.runtimes.oci import runtime
 
-RESOLV_CONF = "/etc/resolv.conf"
 RUN_ONCE_CONNECT_S = 10.0
 """How long a `--rm` cage waits for the one command it was made for."""
 
@@ -49,7 +50,7 @@ class Keeper:
         self.messages: set[Message] = set()
         self.lingering: list[str] = []
         self.launcher: Launcher | None = None
-        self.forwards: dict[int, tuple[int, int]] = {}
+        self.ports: Ports | None = None
         self._notes: list[str] = []
         self._early_commands: list[tuple[Message, Mapping[str, object]]] = []
         self._waiters: list[socket.socket] = []
@@ -58,8 +59,6 @@ class Keeper:
         self._count = 0
         self._init_fd = -1
         self._our_cgroup = ""
-        self._project_id = (0, 0)
-        self._resolv_stamp = _stamp(RESOLV_CONF)
         self.work_dir = os.path.join(paths.runtime_dir, name + ".d")
         self.container = Container(
             self.loop,
@@ -90,7 +89,7 @@ class Keeper:
         self._make_cgroups()
         leaf = os.path.join(self._our_cgroup, "container") if self._our_cgroup else ""
         self.container.bring_up(self.state, leaf, self._container_runs, self._fail_all)
-        self.listener.setblocking(False)
+        self.listener.setblocking(False)  # noqa: FBT003
         self.loop.watch(self.listener.fileno(), 1, self._accept)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self.loop.later(0, self.leave))
@@ -136,7 +135,7 @@ class Keeper:
             ids,
             self._our_cgroup,
         )
-        guest.set_home(pid, *ids, "root" if is_root else _user_name(), record.home)
+        guest.set_home(pid, *ids, "root" if is_root else handover.user_name(), record.home)
         self.launcher = Launcher(
             self.loop, oci, inside, self.work_dir, _podman_environment(), self._is_alone
         )
@@ -144,8 +143,15 @@ class Keeper:
             cgroups.remove(self._our_cgroup)
             self._our_cgroup = ""
         self._message_parent = self._choose_message_parent()
-        self._project_id = _file_id(record.project)
-        self._open_ports()
+        self.upkeep = Upkeep(record, pid)
+        self.ports = Ports(self.loop, record.name, pid, self.listener)
+        for inside_port, outside_port in record.host_ports:
+            self.ports.lead_in(inside_port, outside_port)
+        for outside_port, inside_port in record.publish:
+            try:
+                self.ports.publish(outside_port, inside_port)
+            except SessionError as error:
+                self._note_to_all(f"{error.message} ({error.hint})")
         self._save(used_at=sessions.now())
         self.log(f"container {self.container.container_id[:12]} runs, init {pid}")
 
@@ -185,7 +191,7 @@ class Keeper:
             connection, _ = self.listener.accept()
         except OSError:
             return
-        connection.setblocking(True)
+        connection.setblocking(True)  # noqa: FBT003
         message = Message(self.loop, connection, self._finished, self.log)
         self.loop.watch(connection.fileno(), 1, lambda _mask: self._read(message))
 
@@ -262,59 +268,19 @@ class Keeper:
             self._launch(message)
 
     def _launch(self, message: Message) -> None:
-        assert self.launcher is not None  # noqa: S101
+        assert self.launcher is not None and message.request is not None  # noqa: S101, PT018
         try:
-            self._refresh(message)
-            env = self._environment(message)
+            self.upkeep.check(message.note)
+            env = handover.environment(
+                message.request, self.record, self.launcher.inside.environment
+            )
             message.launch(self.launcher, env, self._message_cgroup())
         except (CagewrapError, OSError) as error:
             message.abandon(
-                error if isinstance(error, CagewrapError) else KeeperError(
-                    f"The agent could not be started: {error}.", "cagewrap doctor"
-                )
+                error
+                if isinstance(error, CagewrapError)
+                else KeeperError(f"The agent could not be started: {error}.", "cagewrap doctor")
             )
-
-    def _refresh(self, message: Message) -> None:
-        """Notice what changed on the host since the container was started."""
-        if _file_id(self.record.project) != self._project_id:
-            raise SessionError(
-                f"The directory {self.record.project} was replaced since the cage was started; "
-                "the cage still sees the old one.",
-                f"cagewrap stop {self.record.name}, then send the message again",
-            )
-        stamp = _stamp(RESOLV_CONF)
-        if stamp == self._resolv_stamp or self.record.network == "none":
-            return
-        self._resolv_stamp = stamp
-        pid = self.container.init_pid
-        try:
-            with open(RESOLV_CONF, "rb") as file:
-                host = file.read()
-            inside = namespaces.run_inside(pid, ("mnt",), lambda: _content(RESOLV_CONF))
-            guest.write_resolv_conf(pid, guest.resolv_conf(host, inside))
-        except OSError as error:
-            message.note(f"the cage's DNS settings could not be renewed: {error}")
-
-    def _environment(self, message: Message) -> dict[bytes, bytes]:
-        assert self.launcher is not None and message.request is not None  # noqa: S101, PT018
-        request = message.request
-        identity = Identity(self.record.identity)
-        return agent_environment(
-            EnvPolicy(
-                request.passed,
-                (*self.record.fixed_env, *request.fixed),
-                request.secret_names,
-                request.secret_files,
-            ),
-            request.env,
-            _image_environment(self.launcher.inside.environment),
-            home=os.fsencode(self.record.home),
-            user=b"root" if identity is Identity.ROOT else os.fsencode(_user_name()),
-            shell=b"",
-            identity=identity,
-            cwd=_working_directory(request.env, request.cwd, self.record),
-            localtime=read_localtime_link(),
-        )
 
     def _message_cgroup(self) -> str:
         if not self._message_parent:
@@ -338,54 +304,6 @@ class Keeper:
         if not self.messages:
             self._arm_idle()
 
-    # -- ports ---------------------------------------------------------------------------------
-
-    def _open_ports(self) -> None:
-        for inside, outside in self.record.host_ports:
-            self._forward_in(inside, outside)
-        for outside, inside in self.record.publish:
-            try:
-                self._forward_out(outside, inside)
-            except SessionError as error:
-                self._note_to_all(f"{error.message} ({error.hint})")
-
-    def _forward_in(self, inside: int, outside: int) -> None:
-        """A port of the cage's loopback that leads to one of the host's."""
-        listener = namespaces.listen_inside(self.container.init_pid, inside)
-        self._spawn_forward(listener, outside, inside=False, key=-inside)
-
-    def _forward_out(self, outside: int, inside: int) -> None:
-        """A port of the host's loopback that leads to one of the cage's."""
-        if self.forwards.get(outside, (0, 0))[1] == inside:
-            return
-        try:
-            listener = forward.listen_on_host(outside)
-        except OSError as error:
-            raise SessionError(
-                f"Port {outside} of this machine cannot be used: {error.strerror}.",
-                f"cagewrap port {self.record.name} {outside + 1}:{inside}",
-            ) from error
-        self._spawn_forward(listener, inside, inside=True, key=outside)
-
-    def _spawn_forward(
-        self, listener: socket.socket, port: int, *, inside: bool, key: int
-    ) -> None:
-        def serve() -> None:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, signal.SIG_DFL)
-            self.listener.close()
-            forward.serve(listener, port)
-
-        kinds = ("net",) if inside else ()
-        pid = namespaces.spawn_inside(self.container.init_pid, kinds, serve)
-        listener.close()
-        self.forwards[key] = (pid, port)
-        self.loop.on_end(pid, lambda _status: self.forwards.pop(key, None))
-
-    def _close_ports(self) -> None:
-        for pid, _ in list(self.forwards.values()):
-            os.kill(pid, signal.SIGKILL)
-
     # -- commands ------------------------------------------------------------------------------
 
     def _command(self, message: Message, command: Mapping[str, object]) -> None:
@@ -395,7 +313,8 @@ class Keeper:
         elif self.launcher is None and not self._is_leaving:
             self._early_commands.append((message, command))
         elif what == "port":
-            self._forward_out(int(str(command["host"])), int(str(command["cage"])))
+            assert self.ports is not None  # noqa: S101 - it runs, so it has them
+            self.ports.publish(int(str(command["host"])), int(str(command["cage"])))
             self._answer(message, {"host": command["host"], "cage": command["cage"]})
         elif what == "stop":
             self.loop.unwatch(message.connection.fileno())
@@ -409,7 +328,7 @@ class Keeper:
             "messages": len(self.messages),
             "lingering": len(self.lingering),
             "keeper_pid": os.getpid(),
-            "ports": sorted([port, target] for port, (_, target) in self.forwards.items()),
+            "ports": sorted(self.ports.published.items()) if self.ports else [],
             "kill": "cgroup" if self._message_parent else "best effort",
         }
 
@@ -510,10 +429,8 @@ class Keeper:
 
     def _unlink_socket(self) -> None:
         """Nobody finds us any more. Who connected already is told to try again."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(self.paths.socket_file(self.record.name))
-        except FileNotFoundError:
-            pass
         self.loop.unwatch(self.listener.fileno())
         self._refuse_pending()
 
@@ -522,7 +439,8 @@ class Keeper:
 
     def _exit(self) -> None:
         self._is_leaving = True
-        self._close_ports()
+        if self.ports is not None:
+            self.ports.close()
         if self.listener.fileno() >= 0:
             self._unlink_socket()
         for path in (*self.lingering, self._our_cgroup):
@@ -564,57 +482,6 @@ def _own_lock(paths: Paths, name: str) -> int:
 
 def _podman_environment() -> dict[str, str]:
     return dict(os.environ)
-
-
-def _image_environment(found: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """The container's own environment, less what podman sets for its init."""
-    return {
-        name: value
-        for name, value in found.items()
-        if name not in (b"HOME", b"TERM", b"HOSTNAME") and name
-    }
-
-
-def _working_directory(env: Mapping[bytes, bytes], cwd: bytes, record: sessions.Record) -> bytes:
-    """What PWD says: the caller's own spelling, where it exists inside too."""
-    pwd = env.get(b"PWD", b"")
-    if pwd == cwd:
-        return cwd
-    targets = [word for word in record.run_args if word.startswith("type=bind,")]
-    for spelling in (b'"target=%s"' % pwd, b'"target=%s/' % pwd):
-        if pwd.startswith(b"/") and any(spelling in os.fsencode(word) for word in targets):
-            return pwd
-    return cwd
-
-
-def _user_name() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return "owner"
-
-
-def _stamp(path: str) -> tuple[int, int, int]:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return (0, 0, 0)
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
-
-
-def _file_id(path: str) -> tuple[int, int]:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return (0, 0)
-    return (found.st_dev, found.st_ino)
-
-
-def _content(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def _close(fds: list[int]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from cagewrap import protocol
 from cagewrap.errors import CagewrapError, KeeperError
-from cagewrap.keeper import cgroups, hangup
+from cagewrap.keeper import hangup
 from cagewrap.keeper.launcher import Launch, Launcher
 from cagewrap.keeper.loop import Loop, Timer
 from cagewrap.keeper.relay import InRelay, OutRelay, must_relay, same_file

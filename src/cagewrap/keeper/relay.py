@@ -8,6 +8,7 @@ cage gets a pipe. One thread, no threads: each relay is a pair of watches on the
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import os
 import selectors
@@ -166,8 +167,6 @@ class OutRelay:
 
 def _pipe() -> tuple[int, int]:
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    try:
+    with contextlib.suppress(OSError):  # above the user's quota of pipe pages: the default will do
         fcntl.fcntl(writer, _F_SETPIPE_SZ, _PIPE_BYTES)
-    except OSError:
-        pass  # above the user's pipe-user-pages-soft quota: the default size will do
     return reader, writer

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cagewrap.mounts import mount_args
 from cagewrap.model import CageSpec, Identity, NetworkMode, Owner
+from cagewrap.mounts import mount_args
 from cagewrap.runtimes.oci import runtime
 
 INIT_TARGET = "/dev/cagewrap-init"

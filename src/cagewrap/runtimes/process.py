@@ -84,8 +84,7 @@ def process_document(process: Process) -> bytes:
             "ambient": [],
         },
         "rlimits": [
-            {"type": limit.type, "soft": limit.soft, "hard": limit.hard}
-            for limit in process.limits
+            {"type": limit.type, "soft": limit.soft, "hard": limit.hard} for limit in process.limits
         ],
         "noNewPrivileges": process.no_new_privileges,
     }

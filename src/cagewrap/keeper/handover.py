@@ -1,0 +1,75 @@
+"""From a request to the environment its agent gets."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping
+
+from cagewrap.environment import agent_environment, read_localtime_link
+from cagewrap.keeper.message import Request
+from cagewrap.model import EnvPolicy, Identity
+from cagewrap.sessions import Record
+
+
+def environment(
+    request: Request, record: Record, image: Mapping[bytes, bytes]
+) -> dict[bytes, bytes]:
+    """The agent's environment: image, what passes of the caller's, what the policy adds.
+
+    image: the environment of the container's init. Raises CagewrapError.
+    """
+    identity = Identity(record.identity)
+    return agent_environment(
+        EnvPolicy(
+            request.passed,
+            (*record.fixed_env, *request.fixed),
+            request.secret_names,
+            request.secret_files,
+        ),
+        request.env,
+        _of_the_image(image),
+        home=os.fsencode(record.home),
+        user=b"root" if identity is Identity.ROOT else os.fsencode(user_name()),
+        shell=b"",
+        identity=identity,
+        cwd=_working_directory(request.env.get(b"PWD", b""), request.cwd, record),
+        localtime=read_localtime_link(),
+    )
+
+
+def user_name() -> str:
+    """The owner's name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return "owner"
+
+
+def _of_the_image(found: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The container's own environment, less what podman sets for its init."""
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in (b"HOME", b"TERM", b"HOSTNAME") and name
+    }
+
+
+def _working_directory(pwd_value: bytes, cwd: bytes, record: Record) -> bytes:
+    """What PWD says: the caller's own spelling, where it exists inside too."""
+    if pwd_value == cwd or not pwd_value.startswith(b"/"):
+        return cwd
+    targets = [os.fsencode(word) for word in record.run_args if word.startswith("type=bind,")]
+    spellings = (b'"target=%s"' % pwd_value, *_parents(pwd_value))
+    is_there = any(spelling in target for target in targets for spelling in spellings)
+    return pwd_value if is_there else cwd
+
+
+def _parents(path: bytes) -> list[bytes]:
+    """The mount targets, as podman's arguments spell them, that would hold `path`."""
+    found = []
+    parent = os.path.dirname(path)
+    while parent not in (b"/", b""):
+        found.append(b'"target=%s"' % parent)
+        parent = os.path.dirname(parent)
+    return found

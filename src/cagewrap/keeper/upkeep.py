@@ -1,0 +1,66 @@
+"""What changed on the host since the container was started, looked at before each message."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from cagewrap.errors import SessionError
+from cagewrap.keeper import guest, namespaces
+from cagewrap.sessions import Record
+
+RESOLV_CONF = "/etc/resolv.conf"
+
+
+class Upkeep:
+    """Remembers what the host looked like when the container was started."""
+
+    def __init__(self, record: Record, init_pid: int) -> None:
+        """Call it once the container runs."""
+        self._record = record
+        self._init_pid = init_pid
+        self._project_id = _file_id(record.project)
+        self._resolv_stamp = _stamp(RESOLV_CONF)
+
+    def check(self, note: Callable[[str], None]) -> None:
+        """Renew what can be renewed. Raises SessionError when the project is another directory."""
+        if _file_id(self._record.project) != self._project_id:
+            raise SessionError(
+                f"The directory {self._record.project} was replaced since the cage was started; "
+                "the cage still sees the old one.",
+                f"cagewrap stop {self._record.name}, then send the message again",
+            )
+        stamp = _stamp(RESOLV_CONF)
+        if stamp == self._resolv_stamp or self._record.network == "none":
+            return
+        self._resolv_stamp = stamp
+        try:
+            self._renew_resolv_conf()
+        except OSError as error:
+            note(f"the cage's DNS settings could not be renewed: {error}")
+
+    def _renew_resolv_conf(self) -> None:
+        host = _content(RESOLV_CONF)
+        inside = namespaces.run_inside(self._init_pid, ("mnt",), lambda: _content(RESOLV_CONF))
+        guest.write_resolv_conf(self._init_pid, guest.resolv_conf(host, inside))
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _file_id(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return (found.st_dev, found.st_ino)
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
