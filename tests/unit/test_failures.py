@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - the texts are kept as they were printed
 """Texts of podman and of OCI runtimes, each recorded on the version named before it."""
 
 from __future__ import annotations

@@ -9,12 +9,22 @@ from cagewrap.errors import (
 )
 from cagewrap.runtimes.failure_rules.rule import Rule
 
-_DELEGATE = (
+DELEGATE = (
     "sudo mkdir -p /etc/systemd/system/user@.service.d && "
     "printf '[Service]\\nDelegate=cpu cpuset io memory pids\\n' | "
     "sudo tee /etc/systemd/system/user@.service.d/delegate.conf && "
-    "sudo systemctl daemon-reload && sudo systemctl restart user@$(id -u)"
+    "sudo systemctl daemon-reload, then log out and in again"
 )
+"""Gives the systemd of every user the controllers that limits need."""
+
+UNIFIED = (
+    "sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&systemd.unified_cgroup_hierarchy=1 /' "
+    "/etc/default/grub && sudo update-grub && sudo reboot"
+)
+"""Boots with control groups of version 2 alone."""
+
+LINGER = "sudo loginctl enable-linger $USER, then log in again"
+
 NETWORK = (
     Rule(
         r"/dev/net/tun\\*\"?\)?: (No such file|No such device)",
@@ -85,7 +95,7 @@ NO_CONTROLLER = Rule(
     CgroupError,
     "A limit was asked for, but the control group controller for it ({name}{b}{c}) is not "
     "delegated to this user.",
-    _DELEGATE,
+    DELEGATE,
 )
 
 CGROUP = (
@@ -94,8 +104,7 @@ CGROUP = (
         CgroupError,
         "This machine mounts control groups in hybrid mode (version 1 and 2 mixed), which crun "
         "refuses.",
-        "sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&systemd.unified_cgroup_hierarchy=1 /' "
-        "/etc/default/grub && sudo update-grub && sudo reboot",
+        UNIFIED,
     ),
     NO_CONTROLLER,
     Rule(
@@ -104,7 +113,7 @@ CGROUP = (
         CgroupError,
         "podman cannot make a control group for the cage: no systemd of this user answers, or its "
         "control group is not delegated to it.",
-        "sudo loginctl enable-linger $USER, then log in again",
+        LINGER,
     ),
 )
 
