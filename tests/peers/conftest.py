@@ -76,7 +76,7 @@ def caged(
     place.cagewrap("rm")
 
 
-@pytest.fixture(params=["direct"])
+@pytest.fixture(params=["direct", "caged"])
 def place(request: pytest.FixtureRequest) -> places.Place:
     chosen: places.Place = request.getfixturevalue(request.param)
     return chosen

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import claude_agent_sdk
@@ -20,7 +21,7 @@ IMAGE = "localhost/cagewrap-test:latest"
 TIMEOUT_S = 60
 
 
-@dataclass(frozen=True)
+@dataclass
 class Place:
     """prefix: what stands before a command to run it there. env: added to this process's own."""
 
@@ -68,11 +69,17 @@ class Caged(Place):
         assert done.returncode == 0, done.stderr.decode()
 
     def processes(self) -> set[int]:
-        """All in the cage's pid namespace but its init. A namespace has one name on both sides."""
+        """All in the cage but its init. A namespace has the same name on both sides."""
+        return {
+            pid for pid in all_pids() if link(pid, "ns/pid") == self.namespace and not is_init(pid)
+        }
+
+    @cached_property
+    def namespace(self) -> str:
+        """The name of the cage's pid namespace, for as long as it runs."""
         done = self.run("readlink", "/proc/self/ns/pid")
         assert done.returncode == 0, done.stderr.decode()
-        namespace = done.stdout.decode().strip()
-        return {pid for pid in all_pids() if link(pid, "ns/pid") == namespace and not is_init(pid)}
+        return done.stdout.decode().strip()
 
 
 def direct(shim: Path, project: Path, env: dict[str, str]) -> Direct:

@@ -8,7 +8,7 @@ import initialize
 import pytest
 from places import Caged, Direct
 
-ADDED_S = 0.150  # the aim is 0.060; this much a busy machine may add
+ADDED_S = 0.150  # the aim is 0.060; tests/bench shows how near we are
 
 
 def test_initialize_is_answered_soon(
@@ -19,4 +19,4 @@ def test_initialize_is_answered_soon(
     )
     with capsys.disabled():
         print(f"\n{latency}")
-    assert latency.added_s <= ADDED_S
+    assert latency.least_added_s <= ADDED_S
