@@ -156,6 +156,7 @@ def build_record(plan: Plan, name: str, created_at: float) -> Record:
         config_hash=cage.config_hash(spec),
         home=spec.home,
         run_args=run_args(spec, pid_file=pid_file, init=find_init(), owner=plan.owner),
+        sources=tuple(mount.source for mount in spec.mounts if mount.kind == "bind"),
         fixed_env=share_env(settings.share),
         rm=settings.rm,
         idle_stop_s=settings.idle_stop_s,
@@ -190,11 +191,17 @@ def build_spec(plan: Plan, name: str) -> CageSpec:
 
 
 def _note_changes(plan: Plan, record: Record) -> Record:
-    """Write down that the settings differ from the cage's: `ls` shows it, `recreate` applies it."""
+    """Write down that the settings differ from the cage's: `ls` shows it, `recreate` applies it.
+
+    A session whose container could not be made yet takes the new settings at once.
+    """
     try:
         wanted = build_record(plan, record.name, record.created_at)
     except CagewrapError:
         return record
+    if wanted.config_hash != record.config_hash and _is_unmade(plan.paths, record.name):
+        sessions.write_record(plan.paths, wanted)
+        return wanted
     changed = replace(
         record,
         wanted_args=() if wanted.config_hash == record.config_hash else wanted.run_args,
@@ -208,6 +215,15 @@ def _note_changes(plan: Plan, record: Record) -> Record:
     if changed != record:
         sessions.write_record(plan.paths, changed)
     return changed
+
+
+def _is_unmade(paths: Paths, name: str) -> bool:
+    """Whether a session has no container, and no keeper that is making one."""
+    lock = sessions.try_lock(sessions.keeper_lock(paths, name))
+    if lock is None:
+        return False
+    os.close(lock)
+    return not sessions.read_state(paths, name).container_id
 
 
 def connect(paths: Paths, name: str) -> socket.socket:

@@ -31,6 +31,8 @@ FORMAT = 1
 class Record:
     """What a session is. Times are seconds since the epoch; `run_args` makes its container.
 
+    sources: the host paths it mounts, each a real path; looked at again before every start.
+
     wanted_*: what the settings of the last command would make instead; empty when the same.
     layer_image: the image `recreate` made of what was installed, "" when there is none.
     publish, host_ports: pairs (port listened on, port dialled).
@@ -47,6 +49,7 @@ class Record:
     config_hash: str
     home: str
     run_args: tuple[str, ...]
+    sources: tuple[str, ...] = ()
     fixed_env: tuple[tuple[str, str], ...] = ()
     rm: bool = False
     idle_stop_s: float = 1800.0

@@ -51,6 +51,7 @@ def wrap(flags: list[str], command: list[str]) -> None:
             ticket, connection = launch.prepare(flags, command, cwd)
         Shim(connection, ticket).run(command, cwd)
         connection = None
+        _wait_a_moment()
     raise _kept_leaving()
 
 
@@ -62,7 +63,15 @@ def wrap_in(name: str, command: list[str]) -> None:
     for _ in range(_CONNECT_TRIES):
         ticket, connection = launch.prepare_named(name)
         Shim(connection, ticket).run(command, os.getcwdb())
+        _wait_a_moment()
     raise _kept_leaving()
+
+
+def _wait_a_moment() -> None:
+    """Let a keeper that is leaving leave."""
+    import time
+
+    time.sleep(0.1)
 
 
 def _kept_leaving() -> KeeperError:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from cagewrap.errors import CagewrapError, KeeperError
-from cagewrap.keeper import cgroups
+from cagewrap.errors import CagewrapError, KeeperError, MountRefusedError
+from cagewrap.keeper import cgroups, spawn
 from cagewrap.keeper.loop import Loop
 from cagewrap.runtimes import podman
 from cagewrap.runtimes.failures import explain_failure
 from cagewrap.sessions import Record, State, is_alive, start_time
 
-_JOIN = 'echo 0 > "$0/cgroup.procs" && exec "$@"'
 _PIDFILE_WAIT_S = 2.0
 
 
@@ -55,7 +54,10 @@ class Container:
         self._ready = ready
         self._failed = failed
         self.container_id = state.container_id
-        if is_alive(state.init_pid, state.init_start, state.boot_id):
+        replaced = [path for path in self.record.sources if os.path.realpath(path) != path]
+        if replaced:
+            self.loop.later(0, lambda: failed(_replaced_source(replaced[0])))
+        elif is_alive(state.init_pid, state.init_start, state.boot_id):
             self.init_pid = state.init_pid
             self.loop.later(0, ready)
         elif state.container_id:
@@ -120,13 +122,7 @@ class Container:
     def _spawn(self, argv: Sequence[str], ended: Callable[[int, str, str], None]) -> None:
         out = os.memfd_create("podman-stdout")
         err = os.memfd_create("podman-stderr")
-        join = ("/bin/sh", "-c", _JOIN, self._cgroup) if self._cgroup else ()
-        command = [*join, *argv]
-        actions = [
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_DUP2, out, 1),
-            (os.POSIX_SPAWN_DUP2, err, 2),
-        ]
+        null = os.open(os.devnull, os.O_RDONLY)
 
         def done(status: int) -> None:
             if os.WIFSTOPPED(status):
@@ -134,13 +130,15 @@ class Container:
             ended(os.waitstatus_to_exitcode(status), _content(out), _content(err))
 
         try:
-            pid = os.posix_spawnp(
-                command[0], command, self.env, file_actions=actions, setsigdef=(13, 25)
-            )
-        except FileNotFoundError:
-            text = f"{command[0]}: executable file not found in $PATH"
+            program = spawn.Program(argv[0], self.env.get("PATH", ""))
+            fds = ((null, 0), (out, 1), (err, 2))
+            pid = spawn.spawn(program, argv, self.env, fds, cgroup=self._cgroup)
+        except OSError as error:
+            text = str(error)
             self.loop.later(0, lambda: ended(127, "", text))
             return
+        finally:
+            os.close(null)
         self.loop.on_end(pid, done)
 
     def stop(self, ended: Callable[[], None]) -> None:
@@ -148,10 +146,13 @@ class Container:
         self._cgroup = ""
         self._spawn(podman.stop_args(self.record.name), lambda *_: ended())
 
-    def remove(self, ended: Callable[[], None]) -> None:
-        """Remove the container."""
+    def remove(self, directory: str, ended: Callable[[], None]) -> None:
+        """Remove the container, and what the session kept on the host."""
         self._cgroup = ""
-        self._spawn(podman.remove_args(self.record.name), lambda *_: ended())
+        delete = ("podman", "unshare", "rm", "-rf", "--", directory)
+        self._spawn(
+            podman.remove_args(self.record.name), lambda *_: self._spawn(delete, lambda *_: ended())
+        )
 
 
 def kill_leftovers(state: State) -> None:
@@ -167,6 +168,14 @@ def kill_leftovers(state: State) -> None:
         if child.startswith("m") and child[1:].isdigit() and os.path.isdir(path):
             cgroups.kill(path)
             cgroups.remove(path)
+
+
+def _replaced_source(path: str) -> MountRefusedError:
+    """An agent can put a symlink where it may write, and podman would follow it."""
+    return MountRefusedError(
+        f"{path} is mounted in the cage and has become a symlink to {os.path.realpath(path)}.",
+        "put the directory back, or cagewrap recreate",
+    )
 
 
 def _content(fd: int) -> str:

@@ -54,7 +54,9 @@ class Keeper:
         self._notes: list[str] = []
         self._early_commands: list[tuple[Message, Mapping[str, object]]] = []
         self._waiters: list[socket.socket] = []
+        self.upkeep: Upkeep | None = None
         self._is_leaving = False
+        self._must_leave = False
         self._idle: Timer | None = None
         self._count = 0
         self._init_fd = -1
@@ -249,7 +251,10 @@ class Keeper:
                 f"({protocol.VERSION.decode()}, asked in {version.decode(errors='replace')}).",
                 f"cagewrap stop {self.record.name}",
             )
-        if self._is_leaving or not fds:
+        if self._must_restart():
+            self.leave()
+            self._must_leave = True
+        if self._is_leaving or self._must_leave or not fds:
             _close(fds)
             message.reply(protocol.RETRY)
             self._drop(message)
@@ -267,8 +272,13 @@ class Keeper:
         if self.launcher is not None:
             self._launch(message)
 
+    def _must_restart(self) -> bool:
+        """Whether the project is another directory now, and nobody uses the old one."""
+        return self.upkeep is not None and not self.messages and self.upkeep.is_project_replaced()
+
     def _launch(self, message: Message) -> None:
-        assert self.launcher is not None and message.request is not None  # noqa: S101, PT018
+        assert self.launcher is not None and self.upkeep is not None  # noqa: S101, PT018
+        assert message.request is not None  # noqa: S101
         try:
             self.upkeep.check(message.note)
             env = handover.environment(
@@ -370,7 +380,7 @@ class Keeper:
     def _arm_idle(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
-        if self._is_leaving or self.launcher is None:
+        if self._is_leaving or self.launcher is None or self.messages:
             return
         if self.record.rm:
             wait_s = 0.0 if self._count else RUN_ONCE_CONNECT_S
@@ -401,13 +411,9 @@ class Keeper:
         if self._init_fd >= 0:
             self.loop.unwatch(self._init_fd)
         if self.record.rm:
-            self.container.remove(self._removed)
+            self._exit()
         else:
             self.container.stop(self._exit)
-
-    def _removed(self) -> None:
-        sessions.write_state(self.paths, self.record.name, sessions.State())
-        self._exit()
 
     def _container_ended(self, _mask: int) -> None:
         """The container's init is gone: the kernel has killed everything in it."""
@@ -438,7 +444,14 @@ class Keeper:
         self.listener.close()  # a queued connection is reset: its shim has not been accepted
 
     def _exit(self) -> None:
+        """Leave nothing of ours behind; a `--rm` cage goes with all it had."""
         self._is_leaving = True
+        if self.record.rm:
+            self.container.remove(self.paths.cage_dir(self.record.name), self._gone)
+        else:
+            self._gone()
+
+    def _gone(self) -> None:
         if self.ports is not None:
             self.ports.close()
         if self.listener.fileno() >= 0:

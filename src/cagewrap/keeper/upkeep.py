@@ -22,9 +22,13 @@ class Upkeep:
         self._project_id = _file_id(record.project)
         self._resolv_stamp = _stamp(RESOLV_CONF)
 
+    def is_project_replaced(self) -> bool:
+        """Whether another directory lies at the project's path (the cage sees the old one)."""
+        return _file_id(self._record.project) != self._project_id
+
     def check(self, note: Callable[[str], None]) -> None:
         """Renew what can be renewed. Raises SessionError when the project is another directory."""
-        if _file_id(self._record.project) != self._project_id:
+        if self.is_project_replaced():
             raise SessionError(
                 f"The directory {self._record.project} was replaced since the cage was started; "
                 "the cage still sees the old one.",

@@ -33,7 +33,9 @@ def run_args(spec: CageSpec, *, pid_file: str, init: str, owner: Owner) -> tuple
         "--stop-timeout", str(STOP_TIMEOUT_S),
         "--security-opt", "label=disable",
         "--userns", "host" if spec.identity is Identity.ROOT else "keep-id",
-        *(("--network", "none") if spec.network is NetworkMode.NONE else ()),
+        # Said although they are podman's defaults: containers.conf can set weaker ones.
+        "--pid", "private", "--ipc", "private", "--uts", "private", "--cgroupns", "private",
+        "--network", "none" if spec.network is NetworkMode.NONE else "private",
         *(("--group-add", "keep-groups") if keep_groups else ()),
         *(("--memory", str(limits.memory_bytes)) if limits.memory_bytes else ()),
         *(("--cpus", f"{limits.cpus:g}") if limits.cpus else ()),
