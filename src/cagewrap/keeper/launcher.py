@@ -1,6 +1,6 @@
 """Starting a process in a running container on the caller's own descriptors; ending its tree.
 
-`nsenter --user` into podman's user namespace, then the OCI runtime's `exec --detach`: the runtime
+A child enters podman's user namespace and becomes the OCI runtime's `exec --detach`: the runtime
 exits once the process runs, and the process becomes the keeper's child (the keeper is a
 subreaper), across the namespaces. So its wait status is the real one.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from cagewrap.errors import CagewrapError
-from cagewrap.keeper import cgroups, namespaces
+from cagewrap.keeper import cgroups, namespaces, spawn
 from cagewrap.keeper.loop import Loop
 from cagewrap.runtimes.base import ExecCall, Runtime
 from cagewrap.runtimes.failures import explain_exec_failure
@@ -29,13 +29,8 @@ from cagewrap.runtimes.process import (
     process_document,
 )
 
-_JOIN = 'echo 0 > "$0/cgroup.procs" && exec "$@"'
-"""Run by /bin/sh of the host: enter a cgroup, then become the runtime."""
-_USER_NAMESPACE_FD = 10
 _PROCESS_FD = 11
 _GATE_FD = 3
-_HIGH_FD = 64
-"""Our own descriptors live from here on, so that none of them is a target of the child's dup2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +114,13 @@ class Launcher:
         self.env = env
         self.is_alone = is_alone
         self._count = 0
-        user = namespaces.podman_user_namespace(inside.init_pid)
-        self._user_fd = fcntl.fcntl(user, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
-        os.close(user)
+        self._program = spawn.Program(runtime.name, env.get("PATH", ""))
+        self._program.hold_copy()
+        self._user_fd = namespaces.podman_user_namespace(inside.init_pid)
 
     def close(self) -> None:
         """Let go of the user namespace."""
+        self._program.close()
         os.close(self._user_fd)
 
     def start(
@@ -140,22 +136,26 @@ class Launcher:
         """
         self._count += 1
         base = f"{self.work_dir}/{self._count}"
-        opened: list[int] = []
         console = self._listen_for_master(base, launch, terminal) if launch.size else ""
-        call, documents = self._call(launch, base, console)
-        actions = self._file_actions(launch, base, documents, opened)
-        argv = self._argv(launch, call)
+        call, document = self._call(launch, base, console)
+        fds = self._descriptors(launch, base)
+        fds.append((_memory_file(document), _PROCESS_FD if call.process_file else _GATE_FD))
         self.loop.pending_launches += 1
         try:
-            pid = os.posix_spawnp(
-                argv[0], argv, self.env, file_actions=actions, setsid=True,
-                setsigdef=(_SIGPIPE, _SIGXFSZ),
-            )  # fmt: skip
+            pid = spawn.spawn(
+                self._program,
+                self.runtime.exec_args(self.inside.state_dir, call),
+                self.env,
+                fds,
+                cgroup="" if self.inside.own_cgroup else launch.cgroup,
+                user_namespace=self._user_fd,
+                log=call.log_file,
+            )
         except OSError:
             self.loop.pending_launches -= 1
             raise
         finally:
-            for fd in opened:
+            for fd, _ in fds[len(launch.stdio) :]:
                 os.close(fd)
 
         def ended(status: int) -> None:
@@ -163,8 +163,8 @@ class Launcher:
 
         self.loop.on_end(pid, ended)
 
-    def _call(self, launch: Launch, base: str, console: str) -> tuple[ExecCall, list[bytes]]:
-        """The runtime's call, and the documents that go to fds 11 and 3."""
+    def _call(self, launch: Launch, base: str, console: str) -> tuple[ExecCall, bytes]:
+        """The runtime's call, and the document that goes to fd 11 or 3."""
         inside = self.inside
         process = Process(
             argv=launch.argv, env=launch.env, cwd=launch.cwd, uid=inside.uid, gid=inside.gid,
@@ -182,43 +182,19 @@ class Launcher:
         )
         if is_plain((*launch.argv, *launch.env, launch.cwd)):
             document = f"/proc/self/fd/{_PROCESS_FD}"
-            return replace(call, process_file=document), [process_document(process)]
+            return replace(call, process_file=document), process_document(process)
         words = (*GATE, *(os.fsdecode(word) for word in launch.argv))
         user = f"{inside.uid}:{inside.gid}"
         cwd = os.fsdecode(launch.cwd)
         gated = replace(call, argv=words, cwd=cwd, user=user, preserved_fds=1)
-        return gated, [gate_script(process)]
+        return gated, gate_script(process)
 
-    def _file_actions(
-        self, launch: Launch, base: str, documents: list[bytes], opened: list[int]
-    ) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
-        """What the spawned child does to its descriptors, in order."""
-        actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
+    def _descriptors(self, launch: Launch, base: str) -> list[tuple[int, int]]:
+        """The runtime's 0, 1 and 2, as (ours, its): the agent's, unless it gets a pty."""
         if launch.stdio:
-            actions += [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(launch.stdio)]
-        else:
-            log = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            actions += [
-                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 2, base + ".log", log, 0o600),
-            ]
-        target = _PROCESS_FD if is_plain((*launch.argv, *launch.env, launch.cwd)) else _GATE_FD
-        for document in documents:
-            fd = _memory_file(document)
-            opened.append(fd)
-            actions.append((os.POSIX_SPAWN_DUP2, fd, target))
-        actions.append((os.POSIX_SPAWN_DUP2, self._user_fd, _USER_NAMESPACE_FD))
-        return actions
-
-    def _argv(self, launch: Launch, call: ExecCall) -> list[str]:
-        join = (
-            ("/bin/sh", "-c", _JOIN, launch.cgroup)
-            if launch.cgroup and not self.inside.own_cgroup
-            else ()
-        )
-        enter = ("nsenter", f"--user=/proc/self/fd/{_USER_NAMESPACE_FD}", "--preserve-credentials")
-        return [*join, *enter, *self.runtime.exec_args(self.inside.state_dir, call)]
+            return [(fd, at) for at, fd in enumerate(launch.stdio)]
+        log = os.open(base + ".log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        return [(os.open(os.devnull, os.O_RDWR), 0), (os.open(os.devnull, os.O_RDWR), 1), (log, 2)]
 
     def _runtime_ended(
         self,
@@ -340,7 +316,7 @@ def _memory_file(content: bytes) -> int:
     low = os.memfd_create("cagewrap-process")
     os.write(low, content)
     os.lseek(low, 0, os.SEEK_SET)
-    fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
+    fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, spawn.HIGH_FD)
     os.close(low)
     return fd
 
@@ -371,4 +347,4 @@ def _read_and_remove(path: str) -> str:
     return text
 
 
-_SIGPIPE, _SIGXFSZ, _SIGKILL = 13, 25, 9
+_SIGKILL = 9

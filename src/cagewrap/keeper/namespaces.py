@@ -40,6 +40,11 @@ def podman_user_namespace(init_pid: int) -> int:
         current = parent
 
 
+def enter(namespace: int) -> None:
+    """Enter a namespace by its descriptor. Raises OSError."""
+    _call(_libc.setns(namespace, 0))
+
+
 def run_inside(init_pid: int, kinds: tuple[str, ...], work: Callable[[], bytes]) -> bytes:
     """Do `work` in a child process inside the container's namespaces and return what it returned.
 
