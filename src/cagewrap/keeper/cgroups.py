@@ -2,8 +2,9 @@
 
 Two cases, both measured. The container has a cgroup of its own (podman with systemd): a message
 gets a child of it, and the runtime is told to put the process there. The container lives in its
-caller's cgroup (rootless podman without systemd): the keeper makes a tree below its own cgroup,
-starts podman from one leaf and each message from another. Without a writable cgroup neither works.
+caller's cgroup (rootless podman without systemd): the keeper makes a tree below its own cgroup and
+starts each message from a leaf of it; podman itself is never started from there, because its pause
+process, which all containers share, would be killed along. Without a writable cgroup neither works.
 No controller is needed, only `cgroup.kill` (Linux 5.14) or, before that, signals in a loop.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 MOUNT = "/sys/fs/cgroup"
 
@@ -81,14 +83,37 @@ def is_populated(path: str) -> bool:
         return False
 
 
-def remove(path: str) -> bool:
-    """Remove a cgroup and the empty ones below it; False while something lives there."""
-    for directory, _, _ in os.walk(path, topdown=False):
-        try:
-            os.rmdir(directory)
-        except OSError:
-            continue
-    return not os.path.exists(path)
+def move_all(path: str, target: str) -> None:
+    """Move every process of a cgroup into another one, as far as we may."""
+    for _ in range(10):  # a process being forked is met the next time
+        pids = members(path)
+        if not pids:
+            return
+        for pid in pids:
+            try:
+                with open(target + "/cgroup.procs", "w", encoding="ascii") as file:
+                    file.write(str(pid))
+            except OSError:
+                continue
+
+
+def remove(path: str, wait_s: float = 0.0) -> bool:
+    """Remove a cgroup and the empty ones below it; False while something lives there.
+
+    wait_s: how long to wait for what is dying there.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        for directory, _, _ in os.walk(path, topdown=False):
+            try:
+                os.rmdir(directory)
+            except OSError:
+                continue
+        if not os.path.exists(path):
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.01)
 
 
 def oom_kills(path: str) -> int:

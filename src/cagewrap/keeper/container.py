@@ -42,15 +42,10 @@ class Container:
     def bring_up(
         self,
         state: State,
-        cgroup: str,
         ready: Callable[[], None],
         failed: Callable[[CagewrapError], None],
     ) -> None:
-        """Call `ready` once the container runs (`container_id` and `init_pid` are set then).
-
-        cgroup: where podman is started from, "" for where we are.
-        """
-        self._cgroup = cgroup
+        """Call `ready` once the container runs (`container_id` and `init_pid` are set then)."""
         self._ready = ready
         self._failed = failed
         self.container_id = state.container_id
@@ -143,12 +138,10 @@ class Container:
 
     def stop(self, ended: Callable[[], None]) -> None:
         """Stop the container and keep its layer."""
-        self._cgroup = ""
         self._spawn(podman.stop_args(self.record.name), lambda *_: ended())
 
     def remove(self, directory: str, ended: Callable[[], None]) -> None:
         """Remove the container, and what the session kept on the host."""
-        self._cgroup = ""
         delete = ("podman", "unshare", "rm", "-rf", "--", directory)
         self._spawn(
             podman.remove_args(self.record.name), lambda *_: self._spawn(delete, lambda *_: ended())

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from cagewrap import protocol, sessions
@@ -32,6 +32,8 @@ from cagewrap.runtimes.oci import runtime
 
 RUN_ONCE_CONNECT_S = 10.0
 """How long a `--rm` cage waits for the one command it was made for."""
+_EMPTY_WAIT_S = 1.0
+"""How long killed processes may take to leave a cgroup."""
 
 
 class Keeper:
@@ -89,8 +91,7 @@ class Keeper:
             for pid in processes_inside(self.state.init_pid):
                 os.kill(pid, signal.SIGKILL)
         self._make_cgroups()
-        leaf = os.path.join(self._our_cgroup, "container") if self._our_cgroup else ""
-        self.container.bring_up(self.state, leaf, self._container_runs, self._fail_all)
+        self.container.bring_up(self.state, self._container_runs, self._fail_all)
         self.listener.setblocking(False)  # noqa: FBT003
         self.loop.watch(self.listener.fileno(), 1, self._accept)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -98,9 +99,20 @@ class Keeper:
         self.loop.run()
 
     def _make_cgroups(self) -> None:
+        """A cgroup for the container and, beside it, for each message.
+
+        One that an earlier keeper made is taken over while the container lives in it, wherever we
+        were started from.
+        """
+        earlier = self.state.cgroup
+        if os.path.basename(earlier) == self.record.name:
+            in_use = not cgroups.remove(earlier)
+            if in_use and cgroups.cgroup_of(self.state.init_pid).startswith(earlier + "/"):
+                self._our_cgroup = earlier
+                return
         own = cgroups.cgroup_of("self")
         ours = os.path.join(own, self.record.name) if own else ""
-        if ours and cgroups.make(ours) and cgroups.make(ours + "/container"):
+        if ours and cgroups.make(ours):
             self._our_cgroup = ours
 
     def _container_runs(self) -> None:
@@ -135,7 +147,6 @@ class Keeper:
             self.container.container_id,
             oci.state_dir(self.paths.podman_runtime_dir),
             ids,
-            self._our_cgroup,
         )
         guest.set_home(pid, *ids, "root" if is_root else handover.user_name(), record.home)
         self.launcher = Launcher(
@@ -387,15 +398,22 @@ class Keeper:
         else:
             wait_s = self.record.idle_stop_s
         if wait_s != float("inf"):
-            self._idle = self.loop.later(wait_s, self.leave)
+            self._idle = self.loop.later(wait_s, self._leave_if_idle)
+
+    def _leave_if_idle(self) -> None:
+        if not self.messages:
+            self._leave_once_unlocked(self._leave_if_idle)
 
     def leave(self) -> None:
         """Stop the container and go. Nobody new is served; who comes is sent to try again."""
+        self._leave_once_unlocked(self.leave)
+
+    def _leave_once_unlocked(self, again: Callable[[], None]) -> None:
         if self._is_leaving:
             return
         lock = sessions.try_lock(sessions.cage_lock(self.paths, self.record.name))
         if lock is None:  # a shim is looking for us at this moment
-            self.loop.later(0.05, self.leave)
+            self.loop.later(0.05, again)
             return
         self._lock = lock
         self._is_leaving = True
@@ -456,10 +474,12 @@ class Keeper:
             self.ports.close()
         if self.listener.fileno() >= 0:
             self._unlink_socket()
-        for path in (*self.lingering, self._our_cgroup):
-            if path:
-                cgroups.kill(path)
-                cgroups.remove(path)
+        for path in self.lingering:
+            cgroups.kill(path)
+        if self._our_cgroup:
+            # conmon's `podman container cleanup`, perhaps podman's pause process: not ours to end.
+            cgroups.move_all(self._our_cgroup + "/container", os.path.dirname(self._our_cgroup))
+            cgroups.remove(self._our_cgroup, wait_s=_EMPTY_WAIT_S)
         _remove_tree(self.work_dir)
         for waiter in self._waiters:
             try:
@@ -485,7 +505,7 @@ def main(name: str, listener_fd: int) -> None:
 def _own_lock(paths: Paths, name: str) -> int:
     """Hold the keeper's lock; an earlier keeper that is just leaving is waited for."""
     path = sessions.keeper_lock(paths, name)
-    for _ in range(200):
+    for _ in range(500):
         fd = sessions.try_lock(path)
         if fd is not None:
             return fd
