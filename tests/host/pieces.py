@@ -332,7 +332,6 @@ def app(suite: str) -> Piece:
             shutil.copy(file, to)
         if sources_hash(copy) != source:
             raise SourcesChangedError
-        (copy / "README.md").touch()
         below = [lower.ensure(), base(suite, bare=False).ensure()]
         layer(below, target, [(copy, "repo")], script)
         remove(copy)
