@@ -127,7 +127,7 @@ class Container:
         try:
             program = spawn.Program(argv[0], self.env.get("PATH", ""))
             fds = ((null, 0), (out, 1), (err, 2))
-            pid = spawn.spawn(program, argv, self.env, fds, cgroup=self._cgroup)
+            pid = spawn.spawn(program, argv, self.env, fds)
         except OSError as error:
             text = str(error)
             self.loop.later(0, lambda: ended(127, "", text))
