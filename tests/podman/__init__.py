@@ -1,1 +1,5 @@
 """Real cages: every test starts real containers, as an unprivileged user. See ./check podman-4.3."""
+
+import pytest
+
+pytest.register_assert_rewrite(f"{__name__}.cages")

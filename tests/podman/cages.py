@@ -16,7 +16,7 @@ from typing import Any
 
 IMAGE = "localhost/cagewrap-test:latest"
 PROGRAMS = Path(__file__).resolve().parent.parent / "programs"
-CAGEWRAP = Path(sys.prefix) / "bin" / "cagewrap"
+CAGEWRAP = shutil.which("cagewrap") or str(Path(sys.prefix) / "bin/cagewrap")
 RUNTIME_DIR = Path(os.environ.get("XDG_RUNTIME_DIR", "/nowhere"))
 TIMEOUT_S = 60.0
 IDENTITIES = ("root", "owner")
