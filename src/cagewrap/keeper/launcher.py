@@ -69,23 +69,23 @@ class Inside:
 
 
 def look_inside(
-    init_pid: int, container_id: str, state_dir: str, ids: tuple[int, int], our_cgroup: str
+    init_pid: int, container_id: str, state_dir: str, ids: tuple[int, int]
 ) -> Inside:
-    """Read from /proc what a process must share with the container's init. Raises OSError."""
+    """Read from /proc what a process must share with the container's init. Raises OSError.
+
+    Whether the container has a cgroup of its own is told by the name: podman puts the id into it.
+    """
     status = _status(init_pid)
     with open(f"/proc/{init_pid}/environ", "rb") as file:
         entries = [entry.partition(b"=") for entry in file.read().split(b"\0") if entry]
     container_cgroup = cgroups.cgroup_of(init_pid)
-    is_below_ours = bool(our_cgroup) and container_cgroup.startswith(our_cgroup)
     return Inside(
         init_pid=init_pid,
         container_id=container_id,
         state_dir=state_dir,
         uid=ids[0],
         gid=ids[1],
-        own_cgroup=bool(container_cgroup)
-        and not is_below_ours
-        and container_cgroup != cgroups.cgroup_of("self"),
+        own_cgroup=container_id in container_cgroup,
         container_cgroup=container_cgroup,
         bounding=int(status.get("CapBnd", "0"), 16),
         no_new_privileges=status.get("NoNewPrivs") == "1",
