@@ -87,8 +87,9 @@ def refuse_spelling(path: str) -> None:
             "which is JSON, cannot carry it.",
             "rename it",
         ) from error
-    if "\r" in path:
+    if "\r\n" in path:
         raise MountRefusedError(
-            f"The path {path!r} has a carriage return in it, which podman's --mount loses.",
+            f"The path {path!r} has a carriage return before a newline in it, and podman would "
+            "mount the path without.",
             "rename it",
         )

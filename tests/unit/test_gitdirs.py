@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from homes import Machine, settings, write
 
 from cagewrap.gitdirs import core_worktree, find_git_dirs
 from cagewrap.model import Mount
+from homes import Machine, settings, write
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
-from homes import Machine, settings, write
 
 from cagewrap.errors import MountRefusedError
 from cagewrap.hidden import HIDDEN_LIMIT
 from cagewrap.model import Mount
 from cagewrap.mounts import empty_file
+from homes import Machine, settings, write
 
 
 @pytest.fixture

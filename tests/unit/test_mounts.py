@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from homes import Machine, settings, write
 
 from cagewrap.errors import MountRefusedError
 from cagewrap.model import Mount
 from cagewrap.mounts import check_sources, mount_args, plan_mounts
+from homes import Machine, settings, write
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_refuses_a_home_that_is_the_systems(machine: Machine, home: str) -> None
 NON_UTF8 = os.fsdecode(b"caf\xe9")
 
 
-@pytest.mark.parametrize(("name", "reason"), [(NON_UTF8, "UTF-8"), ("a\rb", "carriage return")])
+@pytest.mark.parametrize(("name", "reason"), [(NON_UTF8, "UTF-8"), ("a\r\nb", "carriage return")])
 def test_refuses_names_that_podman_cannot_carry(machine: Machine, name: str, reason: str) -> None:
     path = machine.home / "src" / name
     path.mkdir()

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from homes import Machine, write
 
 from cagewrap.errors import DirectoryError, UsageError
 from cagewrap.project import caller_cwd, find_project, read_small
+from homes import Machine, write
 
 
 @pytest.fixture

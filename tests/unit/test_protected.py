@@ -7,12 +7,12 @@ import socket
 from pathlib import Path
 
 import pytest
-from homes import Machine, settings, write
 
 from cagewrap.errors import MountRefusedError
 from cagewrap.model import Mount
 from cagewrap.mounts import protected_paths
-from cagewrap.protected import protected_places, refuse_protected
+from cagewrap.protected import HOME_RUNS, HOME_SECRETS, protected_places, refuse_protected
+from homes import Machine, settings, write
 
 
 @pytest.fixture
@@ -255,3 +255,10 @@ def test_protected_paths_are_sorted_and_absolute(machine: Machine) -> None:
     assert list(found) == sorted(set(found))
     assert all(path.startswith("/") for path in found)
     assert {"/", str(machine.home), str(machine.home / ".ssh"), "/run"} <= set(found)
+
+
+def test_every_protected_name_is_documented() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "mounts.md"
+    text = page.read_text(encoding="utf-8")
+    for name in (*HOME_SECRETS.split(), *HOME_RUNS.split()):
+        assert f"`{name}`" in text, name

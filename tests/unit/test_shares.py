@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from homes import Machine, settings, write
 
 from cagewrap.errors import MountRefusedError
 from cagewrap.model import Mount, Share
@@ -19,6 +18,7 @@ from cagewrap.shares import (
     render_gitconfig,
     share_env,
 )
+from homes import Machine, settings, write
 
 
 @pytest.fixture

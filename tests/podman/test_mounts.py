@@ -30,6 +30,7 @@ NASTY = {
     "apostrophe": "it's",
     "newline": "a\nb",
     "newline last": "a\n",
+    "carriage return": "a\rb",
     "tab": "a\tb",
     "backslash": "a\\b",
     "octal": "a\\040b",
@@ -94,7 +95,7 @@ def run(
     )
     assert done.stderr == ""
     assert done.returncode == 0, (out / "err").read_text()
-    return (out / "out").read_text(), (out / "err").read_text()
+    return (out / "out").read_bytes().decode(), (out / "err").read_text()
 
 
 def said(machine: Machine, script: str, wanted: Settings | None = None, **rest: object) -> str:
@@ -153,6 +154,37 @@ def test_hidden_paths_cannot_be_uncovered(machine: Machine) -> None:
     for name in (".env", "a/b/.env", "secrets/key"):
         assert (machine.project / name).read_text() == "secret\n"
     assert not (machine.project / "other").exists()
+
+
+def podman(*words: str) -> str:
+    done = subprocess.run(
+        ["podman", *words], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_renaming_the_directory_does_not_uncover_after_a_restart(
+    machine: Machine, *, pinned: bool
+) -> None:
+    """Without the mounts that hold directories in place it does: that is why they are there."""
+    write(machine.project / "a" / ".env", "secret\n")
+    mounts = tuple(
+        mount
+        for mount in machine.plan(settings(hide=("a/.env",))).mounts
+        if pinned or "in its place" not in mount.why
+    )
+    name = f"mounts-{uuid4()}"
+    options = ("--pull=never", "--network=none", "--workdir", str(machine.project), "--init")
+    podman("run", "-d", "--name", name, *options, *mount_args(mounts), IMAGE, "sleep", "inf")
+    try:
+        podman("exec", name, "sh", "-c", "mv a b 2>/dev/null; mkdir -p a; cat ?/.env > out 2>&1; :")
+        podman("restart", "--time", "0", name)
+        podman("exec", name, "sh", "-c", "cat ?/.env >> out 2>&1; :")
+    finally:
+        podman("rm", "--force", "--time", "0", name)
+    assert ("secret" in (machine.project / "out").read_text()) is not pinned
 
 
 def test_hidden_in_every_spelling(machine: Machine) -> None:
