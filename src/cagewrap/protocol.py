@@ -48,6 +48,8 @@ def pack_sections(sections: list[list[bytes]]) -> bytes:
 
 def unpack_sections(body: bytes) -> list[list[bytes]]:
     """Take apart what `pack_sections` joined. Raises ValueError when it is not that."""
+    if not body:
+        return []
     parts = body.split(b"\0")
     sections: list[list[bytes]] = []
     at = 0

@@ -25,6 +25,8 @@ _DEPENDS_ON = (
     b"XDG_STATE_HOME",
 )
 _NAMES_FILE = b"session-variables"
+_END = b"end"
+"""The last section: a ticket that was cut short by a full disk does not have it."""
 
 
 class Ticket:
@@ -79,7 +81,7 @@ def read_ticket(cwd: bytes, flags: list[bytes]) -> Ticket | None:
             sections = unpack_sections(file.read())
     except (OSError, ValueError):
         return None
-    if len(sections) < 3 or sections[0] != wanted:
+    if len(sections) < 3 or sections[0] != wanted or sections.pop() != [_END]:
         return None
     config_file, config_stamp, socket = sections[1]
     if stamp(config_file) != config_stamp:
@@ -103,7 +105,7 @@ def write_ticket(
     try:
         _replace(directory + b"/" + _NAMES_FILE, b"\0".join(session_names))
         wanted = identity(directory, cwd, flags)
-        body = pack_sections([wanted, [*config, ticket.socket], *ticket.policy])
+        body = pack_sections([wanted, [*config, ticket.socket], *ticket.policy, [_END]])
         os.makedirs(directory + b"/tickets", mode=0o700, exist_ok=True)
         _replace(_ticket_file(directory, wanted), body)
     except OSError:

@@ -1,0 +1,161 @@
+"""Records, locks, and which session a command or a person means."""
+
+import os
+
+import pytest
+
+from cagewrap import sessions
+from cagewrap.errors import SessionError
+from cagewrap.paths import Paths
+from cagewrap.sessions import Record, State
+
+
+@pytest.fixture
+def paths(tmp_path):
+    state, runtime = tmp_path / "state", tmp_path / "run" / "cagewrap"
+    found = Paths(
+        home=str(tmp_path),
+        config_file=str(tmp_path / "cagewrap.toml"),
+        state_dir=str(state),
+        runtime_dir=str(runtime),
+        podman_runtime_dir=str(tmp_path / "run"),
+    )
+    sessions.make_directories(found)
+    return found
+
+
+def record(name, project="/p", session="", **more):
+    values = {
+        "created_at": 1.0,
+        "image": "img",
+        "runtime": "crun",
+        "identity": "root",
+        "network": "none",
+        "config_hash": "0" * 16,
+        "home": "/home/me",
+        "run_args": ("podman", "run", "img"),
+    }
+    return Record(name=name, project=project, session=session, **(values | more))
+
+
+def put(paths, *records):
+    for one in records:
+        os.makedirs(paths.home_dir(one.name))
+        sessions.write_record(paths, one)
+
+
+def test_record_comes_back_equal(paths):
+    one = record("a", publish=((3000, 80),), idle_stop_s=float("inf"), fixed_env=(("A", "ü\n"),))
+    put(paths, one)
+    assert sessions.read_record(paths, "a") == one
+
+
+def test_record_of_another_version_is_refused(paths):
+    put(paths, record("a", format=99))
+    with pytest.raises(SessionError, match="another version"):
+        sessions.read_record(paths, "a")
+
+
+def test_record_cut_short_names_the_file(paths):
+    put(paths, record("a"))
+    with open(paths.record_file("a"), "w") as file:
+        file.write('{"format": 1, "na')
+    with pytest.raises(SessionError, match=r"record\.json"):
+        sessions.read_record(paths, "a")
+    assert sessions.list_records(paths) == []
+
+
+def test_state_that_cannot_be_read_is_an_empty_one(paths):
+    put(paths, record("a"))
+    sessions.write_state(paths, "a", State(container_id="abc"))
+    assert sessions.read_state(paths, "a").container_id == "abc"
+    with open(os.path.join(paths.cage_dir("a"), "state.json"), "w") as file:
+        file.write("not json")
+    assert sessions.read_state(paths, "a") == State()
+
+
+def test_records_are_listed_oldest_first(paths):
+    put(paths, record("b", created_at=2.0), record("a", created_at=3.0), record("c"))
+    assert [one.name for one in sessions.list_records(paths)] == ["c", "b", "a"]
+
+
+def test_find_takes_project_and_session_but_never_a_cage_for_one_command():
+    records = [
+        record("x", session="s", rm=True),
+        record("a", session="s"),
+        record("b", project="/q", session="s"),
+        record("c"),
+    ]
+    assert sessions.find_record(records, "/p", "s").name == "a"
+    assert sessions.find_record(records, "/p", "").name == "c"
+    assert sessions.find_record(records, "/p", "t") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["claude", "--resume", "id-1"], "id-1"),
+        (["claude", "--resume=id-2", "-p"], "id-2"),
+        (["claude", "-r", "id-3"], "id-3"),
+        (["claude", "--resume", "--print"], ""),
+        (["claude", "--resume"], ""),
+        (["claude", "-p", "resume"], ""),
+    ],
+)
+def test_resumed_conversation_is_read_from_the_command(words, found):
+    assert sessions.resumed_conversation(words) == found
+
+
+def test_conversation_is_found_in_the_one_home_that_knows_it(paths):
+    put(paths, record("a", session="s"), record("b", session="t"), record("c", project="/q"))
+    for name, conversation in (("a", "id1"), ("b", "id2"), ("a", "both"), ("b", "both")):
+        directory = os.path.join(paths.home_dir(name), ".claude/projects/-p")
+        os.makedirs(directory, exist_ok=True)
+        open(os.path.join(directory, conversation + ".jsonl"), "w").close()
+    records = sessions.list_records(paths)
+
+    def name_of(conversation):
+        found = sessions.find_conversation(paths, records, "/p", conversation)
+        return found.name if found else None
+
+    assert name_of("id1") == "a"
+    assert name_of("id2") == "b"
+    assert name_of("both") is None
+    assert name_of("nowhere") is None
+    assert name_of("../../a/home/.claude/projects/-p/id1") is None
+
+
+def test_select_by_name_session_and_directory():
+    records = [
+        record("cagewrap-a-1", "/w/a", "one"),
+        record("cagewrap-b-2", "/w/b", "one"),
+        record("cagewrap-c-3", "/w/a/inner", ""),
+    ]
+    assert sessions.select(records, "cagewrap-b-2", "/").name == "cagewrap-b-2"
+    assert sessions.select(records, "one", "/w/b/src").name == "cagewrap-b-2"
+    assert sessions.select(records, "", "/w/a/inner/x").name == "cagewrap-c-3"
+    assert sessions.select(records, "", "/w/a").name == "cagewrap-a-1"
+    with pytest.raises(SessionError, match="More than one"):
+        sessions.select(records, "one", "/elsewhere")
+    with pytest.raises(SessionError, match="no session"):
+        sessions.select(records, "", "/w/abc")
+
+
+def test_lock_is_exclusive_and_ends_with_its_holder(paths):
+    path = sessions.registry_lock(paths)
+    with sessions.locked(path):
+        assert sessions.try_lock(path) is None
+    fd = sessions.try_lock(path)
+    assert fd is not None
+    assert not os.get_inheritable(fd)
+    os.close(fd)
+
+
+def test_process_is_told_from_a_later_one_with_its_pid():
+    mine, boot = os.getpid(), sessions.boot_id()
+    started = sessions.start_time(mine)
+    assert sessions.is_alive(mine, started, boot)
+    assert not sessions.is_alive(mine, started + 1, boot)
+    assert not sessions.is_alive(mine, started, "another boot")
+    assert not sessions.is_alive(0, 0, boot)
+    assert sessions.start_time(2**22 + 1) == 0
