@@ -284,6 +284,9 @@ class Message:
             return
         for relay in self._outs:
             relay.drain()
+        if self._in is not None:
+            # Before the shim is let go: who reads the file next goes on from there.
+            self._in.close()
         self.pid = 0
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)

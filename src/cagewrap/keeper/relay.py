@@ -47,7 +47,9 @@ class InRelay:
         self._source = source
         self._buffer = b""
         self.pipe_end, self._sink = _pipe()
-        os.set_blocking(self._sink, False)
+        # With an end of our own the pipe lives on, and says what of it was never read.
+        self._counted = os.dup(self.pipe_end) if _is_seekable(source) else -1
+        os.set_blocking(self._sink, False)  # noqa: FBT003
         try:
             loop.watch(source, selectors.EVENT_READ, self._readable)
             self._waits_for_source = True
@@ -60,24 +62,37 @@ class InRelay:
         if self._source < 0:
             return
         self._loop.unwatch(self._source)
-        self._loop.unwatch(self._sink)
-        self._give_back()
-        os.close(self._sink)
+        self._end_pipe()
+        if self._counted >= 0:
+            self._give_back()
+            os.close(self._counted)
         os.close(self._source)
         self._source = -1
 
     def _give_back(self) -> None:
         """Leave the source's offset where the cage stopped reading, as a shared file would be."""
-        unread = array.array("i", [0])
+        unread = _unread(self._counted) + len(self._buffer)
         try:
-            fcntl.ioctl(self._sink, termios.FIONREAD, unread)
-            os.lseek(self._source, -(unread[0] + len(self._buffer)), os.SEEK_CUR)
+            os.lseek(self._source, -unread, os.SEEK_CUR)
         except OSError:
-            return  # not seekable
+            return
+
+    def _end_pipe(self) -> None:
+        """Let the cage see the end, once it has read what is in the pipe."""
+        if self._sink >= 0:
+            self._loop.unwatch(self._sink)
+            os.close(self._sink)
+            self._sink = -1
+
+    def _end_of_source(self) -> None:
+        if self._counted >= 0:
+            self._end_pipe()  # the offset is set by close(), when the agent has read or ended
+        else:
+            self.close()
 
     def _readable(self, _mask: int) -> None:
         self._fill()
-        if self._source >= 0:
+        if self._buffer:
             self._loop.unwatch(self._source)
             self._loop.watch(self._sink, selectors.EVENT_WRITE, self._writable)
 
@@ -89,7 +104,7 @@ class InRelay:
         except OSError:
             self._buffer = b""
         if not self._buffer:
-            self.close()
+            self._end_of_source()
 
     def _writable(self, _mask: int) -> None:
         if not self._buffer:
@@ -101,7 +116,7 @@ class InRelay:
         except BlockingIOError:
             return
         except OSError:
-            self.close()
+            self._end_of_source()
             return
         self._buffer = self._buffer[written:]
         if not self._buffer and self._waits_for_source:
@@ -122,9 +137,10 @@ class OutRelay:
         loop.watch(self._source, selectors.EVENT_READ, self._readable)
 
     def drain(self) -> None:
-        """Carry over all that is in the pipe at this moment."""
-        while self._target >= 0 and self._step():
-            pass
+        """Carry over all that is in the pipe at this moment; others may go on filling it."""
+        left = _unread(self._source) if self._target >= 0 else 0
+        while left > 0 and (carried := self._step()):
+            left -= carried
 
     def close(self) -> None:
         """Stop carrying; a writer in the cage gets EPIPE."""
@@ -138,21 +154,22 @@ class OutRelay:
     def _readable(self, _mask: int) -> None:
         self._step()
 
-    def _step(self) -> bool:
+    def _step(self) -> int:
+        """Carry one chunk; how many bytes it had."""
         try:
             chunk = os.read(self._source, _CHUNK_BYTES)
         except BlockingIOError:
-            return False
+            return 0
         if not chunk:
             self.close()
-            return False
+            return 0
         try:
             self._write(chunk)
         except OSError as error:
             self._failed(error)
             self.close()
-            return False
-        return True
+            return 0
+        return len(chunk)
 
     def _write(self, chunk: bytes) -> None:
         view = memoryview(chunk)
@@ -163,6 +180,18 @@ class OutRelay:
                 with selectors.DefaultSelector() as waiting:
                     waiting.register(self._target, selectors.EVENT_WRITE)
                     waiting.select(1.0)
+
+
+def _is_seekable(fd: int) -> bool:
+    """Whether a descriptor has an offset that others may go on from: a regular file's."""
+    return stat.S_ISREG(os.fstat(fd).st_mode)
+
+
+def _unread(pipe: int) -> int:
+    """How many bytes wait in a pipe."""
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
 
 
 def _pipe() -> tuple[int, int]:
