@@ -26,6 +26,7 @@ from cagewrap.protected import (
     refuse_protected,
 )
 from cagewrap.shares import share_mounts
+from cagewrap.sources import check_source_paths
 
 __all__ = [
     "MountPlan",
@@ -126,30 +127,8 @@ def refuse_project(project: Project, places: tuple[Place, ...]) -> None:
 
 
 def check_sources(mounts: tuple[Mount, ...]) -> None:
-    """Raise MountRefusedError unless every source is there and still a real path.
-
-    For the moment before a container starts: an agent can replace a directory in a project by a
-    symlink, and the engine would follow it.
-    """
-    for mount in mounts:
-        if mount.kind == "bind":
-            _check_source(mount)
-
-
-def _check_source(mount: Mount) -> None:
-    try:
-        real = os.path.realpath(mount.source, strict=True)
-    except OSError as error:
-        raise MountRefusedError(
-            f"{mount.source!r}, to be mounted at {mount.target!r} ({mount.why}): {error.strerror}.",
-            "put it back, or run: cagewrap recreate",
-        ) from error
-    if real != mount.source:
-        raise MountRefusedError(
-            f"{mount.source!r}, to be mounted at {mount.target!r} ({mount.why}), has become a "
-            f"symlink to {real!r}. An agent may have made it.",
-            "look at it, remove the symlink, then run: cagewrap recreate",
-        )
+    """Raise MountRefusedError unless every source is there and still a real path."""
+    check_source_paths(tuple(mount.source for mount in mounts if mount.kind == "bind"))
 
 
 def _home_mounts(owner: Owner, home_dir: str) -> tuple[Mount, ...]:
