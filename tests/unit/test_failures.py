@@ -147,6 +147,20 @@ FAILURES = [
         "NoNewPrivileges=no",
     ),
     (
+        "4.3 5.4, a stopped container exists",
+        1,
+        (
+            'time="T" level=error msg="running `/usr/bin/newuidmap 107 0 1002 1 1 165536 65536`: '
+            'newuidmap: write to uid_map failed: Operation not permitted\\n"\n'
+            'time="T" level=error msg="invalid internal status, try resetting the pause process with '
+            '\\"podman system migrate\\": cannot set up namespace using \\"/usr/bin/newuidmap\\": '
+            'exit status 1"'
+        ),
+        errors.UserNamespaceError,
+        "no-new-privileges",
+        "NoNewPrivileges=no",
+    ),
+    (
         "4.3 5.4 5.8",
         125,
         "cannot clone: Operation not permitted\nError: cannot re-exec process",
@@ -621,6 +635,14 @@ FAILURES = [
         "correct",
     ),
     (
+        "none",
+        127,
+        "podman: executable file not found in $PATH",
+        errors.PodmanMissingError,
+        "podman is not on PATH",
+        "apt-get install podman",
+    ),
+    (
         "4.3 5.4 5.8",
         125,
         'Error: default OCI runtime "crun" not found: invalid argument',
@@ -728,7 +750,7 @@ EXEC_FAILURES = [
         "prog is not in the cage",
     ),
     ("crun 1.8", "open executable: Permission denied", NOT_EXECUTABLE, "may not be executed"),
-    ("crun 1.8", "open executable: Operation not permitted", NOT_EXECUTABLE, "may not be executed"),
+    ("crun 1.8", "open executable: Operation not permitted", NOT_EXECUTABLE, "directory"),
     (
         "crun 1.21 1.28",
         "the path `/etc` is not a regular file: Operation not permitted",

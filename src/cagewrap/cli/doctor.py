@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import sys
 from dataclasses import asdict, replace
 
 import click
@@ -43,7 +44,7 @@ def doctor(*, as_json: bool, no_probe: bool, image: str) -> None:
         click.echo(render_json(results))
     else:
         click.echo(render_table(results))
-    click.get_current_context().exit(exit_code_of(results))
+    sys.exit(exit_code_of(results))
 
 
 def render_json(results: tuple[CheckResult, ...]) -> str:

@@ -30,16 +30,18 @@ def examine(host: Host, wish: Wish, *, probe: bool = True) -> tuple[CheckResult,
 
     Without `probe` no container is started.
     """
-    podman, version = programs.check_podman(host)
     runtime = wish.runtime
-    results = [
+    places = (
         directories.check_cwd(host),
         namespaces.check_user(host),
         directories.check_home(host),
         directories.check_runtime_dir(host),
+    )
+    podman, version = programs.check_podman(host)
+    results = [
+        *places,
         podman,
         programs.check_program(host, "runtime", runtime, f"{runtime}, which starts containers"),
-        programs.check_program(host, "nsenter", "nsenter", "nsenter, which enters a cage"),
         programs.check_init(),
         namespaces.check_subids(host),
         namespaces.check_id_maps(host, "newuidmap"),

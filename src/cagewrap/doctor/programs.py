@@ -14,7 +14,7 @@ from cagewrap.runtimes.init import find_init
 OLDEST_PODMAN = (4, 3)
 _VERSION_S = 20.0
 _UPGRADE = "upgrade to Debian 12, Ubuntu 24.04 or newer: sudo do-release-upgrade"
-_PACKAGES = {"pasta": "passt", "nsenter": "util-linux"}
+_PACKAGES = {"pasta": "passt"}
 _ELF_HEADER_BYTES = 64
 _PROGRAM_INTERPRETER = 3
 

@@ -118,6 +118,7 @@ FILLERS: dict[str, Callable[[dict[str, str]], str]] = {
 
 
 def _first_match(rules: Sequence[Rule], text: str, values: dict[str, str]) -> CagewrapError | None:
+    text = text.replace('\\"', '"')  # podman's log lines quote what they carry
     for rule in rules:
         match = re.search(rule.pattern, text)
         if match is None:

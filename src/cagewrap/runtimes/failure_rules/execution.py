@@ -37,7 +37,7 @@ EXEC = (
         "install it in the cage with `cagewrap shell`, or choose an image that has it with --image",
     ),
     Rule(
-        r"not a regular file|[Ii]s a directory",
+        r"not a regular file|[Ii]s a directory|open executable: Operation not permitted",
         AgentNotExecutableError,
         "{program} in the cage is a directory or another thing that is not a program.",
         "name a program after --",

@@ -63,6 +63,12 @@ MOUNT = (
 
 PROGRAM = (
     Rule(
+        r"(?m)^podman: executable file not found",
+        PodmanMissingError,
+        "podman is not on PATH, and a cage cannot be made without it.",
+        "sudo apt-get install podman",
+    ),
+    Rule(
         r'OCI runtime "(?P<runtime>[^"]+)" not found',
         PodmanMissingError,
         "{runtime} is not installed, and podman starts containers with it.",
