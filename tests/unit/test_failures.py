@@ -15,9 +15,11 @@ from cagewrap.runtimes.failures import (
     FILLERS,
     explain_exec_failure,
     explain_failure,
+    explain_never_executed,
     explain_warning,
     image_fix,
     last_lines,
+    never_executed,
     shorten,
 )
 from cagewrap.runtimes.subids import count_of, free_range, parse_subids
@@ -862,6 +864,25 @@ def test_argv_is_shortened_to_the_verb():
     assert shorten(RUN) == "podman run"
     assert shorten(["podman"]) == "podman"
     assert shorten([]) == "podman"
+
+
+@pytest.mark.parametrize(
+    ("stat", "never"),
+    [
+        ("91 (crun) Z 1 91 91 0 -1 4227404 0 0", True),  # 0x40814c
+        ("91 (runc:[2:INIT]) Z 1 91 91 0 -1 4227404 0 0", True),
+        ("91 (sh) Z 1 91 91 0 -1 4227340 0 0", False),  # 0x40810c
+        ("91 (a) b) Z 1 91 91 0 -1 4227340 0 0", False),
+        ("", False),
+    ],
+)
+def test_process_that_never_became_its_program(stat, never):
+    assert never_executed(stat) == never
+
+
+def test_program_that_never_ran_has_its_own_code():
+    assert explain_never_executed("prog").exit_code == 126
+    assert explain_never_executed("prog").hint
 
 
 def test_long_output_is_cut():
