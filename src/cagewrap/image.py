@@ -30,7 +30,12 @@ RECIPE_LABEL = "cagewrap.recipe"
 
 _PACKAGES_FILE = os.path.join(os.path.dirname(__file__), "images", "base.packages")
 _IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_CHANGES = (f"ENV PATH={_IMAGE_PATH}", "ENV LANG=C.UTF-8", 'CMD ["bash"]')
+_CHANGES = (
+    f"ENV PATH={_IMAGE_PATH}",
+    "ENV LANG=C.UTF-8",
+    "ENV DEBIAN_FRONTEND=noninteractive",  # an agent has no terminal to be asked on
+    'CMD ["bash"]',
+)
 _BOOTSTRAP = (
     "--mode=root",
     "--variant=minbase",
