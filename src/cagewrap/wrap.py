@@ -42,7 +42,7 @@ def wrap(flags: list[str], command: list[str]) -> None:
             "The current directory no longer exists, so there is nothing to work in.", "cd ~"
         ) from error
     raw_flags = [os.fsencode(flag) for flag in flags]
-    ticket = warm.read_ticket(cwd, raw_flags)
+    ticket = warm.read_ticket(cwd, raw_flags) if command else None  # the full path says it
     connection = _connect(ticket.socket) if ticket else None
     for _ in range(_CONNECT_TRIES):
         if ticket is None or connection is None:
@@ -94,20 +94,30 @@ class Shim:
 
     def run(self, command: list[str], cwd: bytes) -> None:
         """Hand over and end as the agent ends. Returns only when this keeper never began."""
-        if self.is_terminal or self.relayed:
-            from cagewrap import terminal
+        if self.is_terminal:
+            from cagewrap.terminal import TerminalRelay
 
-            terminal.run(self, command, cwd)
+            TerminalRelay(self).run(command, cwd)
+            return
+        if self.relayed:
+            from cagewrap.mixed import MixedRelay
+
+            MixedRelay(self).run(command, cwd)
             return
         self.forward_signals(self.send_signal)
-        self.send_request(command, cwd, protocol.MODE_STREAMS, [0, 1, 2])
+        self.send_request(command, cwd, [protocol.MODE_STREAMS], [0, 1, 2])
         while self.handle(self.receive()):
             pass
 
-    def send_request(self, command: list[str], cwd: bytes, mode: bytes, fds: list[int]) -> None:
-        """Send the command, the environment and the three descriptors."""
+    def send_request(
+        self, command: list[str], cwd: bytes, head: list[bytes], fds: list[int]
+    ) -> None:
+        """Send the command, the environment and the three descriptors (none for a terminal).
+
+        head: the mode, and what belongs to it.
+        """
         sections = [
-            [mode, *self.terminal_size(mode)],
+            head,
             [os.fsencode(word) for word in command],
             [name + b"=" + value for name, value in os.environb.items()],
             [cwd],
@@ -123,13 +133,6 @@ class Shim:
             return  # the keeper is gone: recv says so next
         finally:
             os.close(body)
-
-    def terminal_size(self, mode: bytes) -> list[bytes]:
-        """Rows and columns, for a pty."""
-        if mode != protocol.MODE_TERMINAL:
-            return []
-        columns, rows = os.get_terminal_size(0)
-        return [b"%d" % rows, b"%d" % columns]
 
     def forward_signals(self, handler: object) -> None:
         """Send each forwardable signal on to the agent; what is ignored stays ignored."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -32,6 +33,12 @@ from cagewrap.runtimes.oci import runtime
 
 RUN_ONCE_CONNECT_S = 10.0
 """How long a `--rm` cage waits for the one command it was made for."""
+_PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Ignored by Python itself: a failed write is an OSError."""
+_LIFTED = (
+    resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE,
+    resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC,
+)  # fmt: skip
 _EMPTY_WAIT_S = 1.0
 """How long killed processes may take to leave a cgroup."""
 
@@ -270,9 +277,13 @@ class Keeper:
             message.reply(protocol.RETRY)
             self._drop(message)
             return
-        with open(fds[0], "rb") as file:
-            file.seek(0)
-            request = parse_request(file.read())
+        try:
+            with open(fds[0], "rb") as file:
+                file.seek(0)
+                request = parse_request(file.read())
+        except CagewrapError:
+            _close(fds[1:])
+            raise
         self.messages.add(message)
         message.take(request, fds[1:])
         for text in self._notes:
@@ -492,6 +503,7 @@ class Keeper:
 
 def main(name: str, listener_fd: int) -> None:
     """Run the keeper of `name` on a listening socket; returns when the cage has stopped."""
+    _shed_harness()
     paths = paths_from_env(os.environ, os.getuid())
     lock = _own_lock(paths, name)
     listener = socket.socket(fileno=listener_fd)
@@ -500,6 +512,18 @@ def main(name: str, listener_fd: int) -> None:
         Keeper(paths, name, listener).run()
     finally:
         os.close(lock)
+
+
+def _shed_harness() -> None:
+    """Drop what the harness that came first had blocked, ignored or limited: it is not for the
+    agents of those that come later, nor for podman."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in signal.valid_signals():
+        if number not in _PYTHONS_OWN and signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    for limit in _LIFTED:
+        hard = resource.getrlimit(limit)[1]
+        resource.setrlimit(limit, (hard, hard))
 
 
 def _own_lock(paths: Paths, name: str) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cagewrap import protocol
-from cagewrap.errors import CagewrapError, KeeperError
+from cagewrap.errors import AgentNotFoundError, CagewrapError, KeeperError
 from cagewrap.keeper import hangup
 from cagewrap.keeper.launcher import Launch, Launcher
 from cagewrap.keeper.loop import Loop, Timer
@@ -58,6 +58,8 @@ def parse_request(body: bytes) -> Request:
         head, argv, env, (cwd,), passed, fixed, names, files = protocol.unpack_sections(body)
     except ValueError as error:
         raise KeeperError("The keeper was sent a request it cannot read.", "") from error
+    if not argv or not argv[0]:
+        raise AgentNotFoundError("The name of the agent's program is empty.", "cagewrap -- claude")
     size = (int(head[1]), int(head[2])) if head[0] == protocol.MODE_TERMINAL else None
     return Request(
         argv=tuple(argv),
