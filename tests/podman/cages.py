@@ -182,6 +182,11 @@ class Cage:
         init = self.init(name)
         return pids_of_namespace(init) if init else []
 
+    def agents(self, name: str = "") -> list[int]:
+        """Those that the keeper started: the agents of messages, without what they started."""
+        keeper = self.keeper(name)
+        return [pid for pid in self.inside_pids(name) if parent(pid) == keeper]
+
     def inside_programs(self, word: str, name: str = "") -> list[int]:
         """Those with `word` among their arguments."""
         wanted = word.encode()
@@ -292,6 +297,11 @@ def link(pid: int, name: str) -> str:
 def process_state(pid: int) -> str:
     """R, S, T, Z …; "" for one that is gone."""
     return read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2][1:2].decode()
+
+
+def parent(pid: int) -> int:
+    fields = read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(fields[1]) if fields else 0
 
 
 def is_alive(pid: int) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .cages import IDENTITIES, Cage, podman
+from .cages import IDENTITIES, Cage, podman, wait_until
 
 HERE = Path(__file__).parent
 
@@ -79,6 +79,7 @@ def nothing_running(request: pytest.FixtureRequest) -> Iterator[None]:
     for name in ("shared_cage", "identity_cage"):
         if name in request.fixturenames:
             cage: Cage = request.getfixturevalue(name)
+            wait_until(lambda cage=cage: not cage.inside_pids(), 1)  # type: ignore[misc]
             assert cage.inside_pids() == []
             assert cage.keeper() != 0
 
