@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -423,12 +424,22 @@ def test_runtime_dir_of_another(tmp_path):
     assert check_runtime_dir(host).exit_code == 119
 
 
+def test_runtime_dir_with_a_path_too_long_for_sockets(tmp_path):
+    place = tmp_path / ("long" * 20)
+    place.mkdir()
+    env = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(place)}
+    result = check_runtime_dir(Host(env=env, uid=os.getuid(), user="me", capture=answer()))
+    assert result.exit_code == 119
+    assert "too long" in result.found
+
+
 def test_runtime_dir_that_outlives_a_reboot(tmp_path):
-    mounts = f"a / tmpfs rw 0 0\n/dev/sda1 {tmp_path} ext4 rw 0 0\n"
-    base = tree(tmp_path, proc__self__mounts=mounts)
-    env = {**base.env, "XDG_RUNTIME_DIR": str(tmp_path)}
-    host = Host(env=env, uid=os.getuid(), user="me", capture=answer(), root=str(tmp_path))
-    assert check_runtime_dir(host).status == "warn"
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        mounts = f"a / tmpfs rw 0 0\n/dev/sda1 {short} ext4 rw 0 0\n"
+        base = tree(tmp_path, proc__self__mounts=mounts)
+        env = {**base.env, "XDG_RUNTIME_DIR": short}
+        host = Host(env=env, uid=os.getuid(), user="me", capture=answer(), root=str(tmp_path))
+        assert check_runtime_dir(host).status == "warn"
 
 
 def test_cwd_that_is_gone(tmp_path, monkeypatch):

@@ -10,6 +10,8 @@ from cagewrap.errors import DirectoryError
 from cagewrap.paths import paths_from_env
 
 _HOME_FIX = 'export HOME="$(getent passwd "$(id -u)" | cut -d: -f6)"'
+_LONGEST_NAME = "x" * 50  # with room for what is longer than its socket's path
+_SOCKET_PATH_BYTES = 107
 _IN_MEMORY = ("tmpfs", "ramfs", "")
 
 
@@ -34,9 +36,14 @@ def check_runtime_dir(host: Host) -> CheckResult:
     home = host.env.get("HOME", "")
     env = dict(host.env) | ({} if os.path.isdir(home) else {"HOME": "/"})
     try:
-        place = paths_from_env(env, host.uid).podman_runtime_dir
+        paths = paths_from_env(env, host.uid)
     except DirectoryError as error:
         return raised("runtime-dir", error, wanted)
+    place = paths.podman_runtime_dir
+    if len(os.fsencode(paths.socket_file(_LONGEST_NAME))) > _SOCKET_PATH_BYTES:
+        found = f"{place} is too long for the path of a socket ({_SOCKET_PATH_BYTES} bytes)"
+        fix = f"export XDG_RUNTIME_DIR=/run/user/{host.uid}"
+        return failed("runtime-dir", DirectoryError, found, wanted, fix)
     if not os.access(place, os.W_OK | os.X_OK):
         fix = f"chmod u+rwx '{place}'"
         return failed("runtime-dir", DirectoryError, f"{place} cannot be written", wanted, fix)

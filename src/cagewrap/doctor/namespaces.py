@@ -8,6 +8,7 @@ import stat
 from cagewrap.doctor.host import Host, file_system_of
 from cagewrap.doctor.result import CheckResult, failed, passed, warned
 from cagewrap.errors import UserNamespaceError
+from cagewrap.runtimes.failure_rules.owner import NEW_PRIVILEGES
 from cagewrap.runtimes.failures import last_lines
 from cagewrap.runtimes.subids import WANTED_COUNT, SubIds, count_of, free_range, parse_subids
 
@@ -78,8 +79,7 @@ def check_no_new_privileges(host: Host) -> CheckResult:
     wanted = "setuid programs work for this process"
     if "NoNewPrivs:\t1" in host.read("/proc/self/status"):
         found = "no-new-privileges is set by what started cagewrap, so newuidmap cannot work"
-        fix = "set NoNewPrivileges=no in the unit of the service that starts cagewrap"
-        return failed("no-new-privileges", UserNamespaceError, found, wanted, fix)
+        return failed("no-new-privileges", UserNamespaceError, found, wanted, NEW_PRIVILEGES)
     return passed("no-new-privileges", "not set", wanted)
 
 

@@ -11,6 +11,10 @@ from cagewrap.errors import (
 from cagewrap.runtimes.failure_rules.rule import Rule
 
 _RUNTIME_DIR = "export XDG_RUNTIME_DIR=/run/user/$(id -u)"
+NEW_PRIVILEGES = (
+    "in the unit of the service that starts cagewrap, leave out what implies no-new-privileges "
+    "(SystemCallFilter= and the like) and set NoNewPrivileges=no"
+)
 _HOME = 'export HOME="$(getent passwd "$(id -u)" | cut -d: -f6)"'
 
 NO_SUBIDS = Rule(
@@ -55,7 +59,7 @@ NAMESPACE = (
         "{tool} may not use its setuid bit here: the program that started cagewrap set "
         "no-new-privileges (NoNewPrivileges=yes of a systemd service, or a sandbox), or the file "
         "system is mounted nosuid.",
-        "set NoNewPrivileges=no in the unit of the service that starts cagewrap, then restart it",
+        NEW_PRIVILEGES,
     ),
     Rule(
         r"user namespaces are not enabled|cannot clone: (No space left on device|Invalid argument)",
