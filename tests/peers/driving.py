@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -28,13 +29,20 @@ T = TypeVar("T")
 
 
 def drive(work: Coroutine[Any, Any, T]) -> T:
-    """Run a test's coroutine; no test takes longer than this."""
+    """Run a test's coroutine.
+
+    A pipe that something still holds open when the agent has ended shows as a transport that was
+    not closed; collected here, it fails this test and not a later one.
+    """
 
     async def in_time() -> T:
         async with asyncio.timeout(TEST_S):
             return await work
 
-    return asyncio.run(in_time())
+    try:
+        return asyncio.run(in_time())
+    finally:
+        gc.collect()
 
 
 @dataclass
