@@ -7,6 +7,7 @@ idle `cagewrap` takes. This one does neither, so it says itself where cagewrap i
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 
 _SHEBANG_BYTES = 250
@@ -15,20 +16,17 @@ _SHEBANG_BYTES = 250
 
 def launcher_text(python: str, package_dir: str) -> str:
     """A script that runs cagewrap from `package_dir`'s parent with that interpreter."""
-    site_dir = os.path.dirname(package_dir)
-    head = f"#!{python} -IS\n"
-    if len(os.fsencode(head)) > _SHEBANG_BYTES or any(letter.isspace() for letter in python):
-        # A first line cannot hold this path: a shell reads the second, Python sees a string.
-        quoted = python.replace("'", "'\"'\"'")
-        if "'" in python or "\\" in python or "\n" in python:
-            return f"#!/bin/sh\nexec '{quoted}' -m cagewrap \"$@\"\n"
-        head = f"#!/bin/sh\n'''exec' '{python}' -IS \"$0\" \"$@\"\n' '''\n"
-    return (
-        f"{head}import sys\n"
-        f"sys.path.insert(0, {site_dir!a})\n"
+    program = (
+        "import sys\n"
+        f"sys.path.insert(0, {os.path.dirname(package_dir)!a})\n"
         "from cagewrap.entry import main\n"
         "main()\n"
     )
+    head = f"#!{python} -IS\n"
+    if len(os.fsencode(head)) > _SHEBANG_BYTES or any(letter.isspace() for letter in python):
+        # A first line cannot hold this path.
+        return f'#!/bin/sh\nexec {shlex.quote(python)} -ISc {shlex.quote(program)} "$@"\n'
+    return head + program
 
 
 def write_launcher(target: str) -> None:

@@ -318,7 +318,7 @@ def app(suite: str) -> Piece:
     script = f"""
         {VENV}/bin/pip install -qq --no-index --no-deps --no-build-isolation /mnt/repo
         {VENV}/bin/pip check >/dev/null || {VENV}/bin/pip check
-        ln -sf {VENV}/bin/cagewrap /usr/local/bin/cagewrap
+        {VENV}/bin/python3 -m cagewrap.launcher /usr/local/bin/cagewrap
     """
     source = sources_hash(REPO)
 
