@@ -1,9 +1,10 @@
 """What the shim and the keeper say to each other, over a unix seqpacket socket.
 
 The shim sends one REQUEST packet that carries four file descriptors (the request's body in a
-memfd, then fds 0, 1, 2), later SIGNAL and RESIZE packets. The keeper answers with the packets
-below. Each packet is one byte that names it, and text. The body is a list of sections, each a
-list of byte strings; none can contain NUL (argv, environment and paths cannot), so NUL joins them.
+memfd, then fds 0, 1, 2; only the body for a terminal), later SIGNAL and the like. The keeper
+answers with the packets below. Each packet is one byte that names it, and text. The body is a list
+of sections, each a list of byte strings; none can contain NUL (argv, environment and paths
+cannot), so NUL joins them.
 
 This module is on the wrap path: it imports nothing.
 """
@@ -16,6 +17,7 @@ VERSION = b"cagewrap-1"
 REQUEST = b"R"
 SIGNAL = b"S"  # signal number
 GROUP_SIGNAL = b"G"  # signal number, for the agent's process group (as a terminal sends it)
+SUSPEND = b"Z"  # ctrl-z was typed on the pty: stop the agent's group, as the kernel does not
 COMMAND = b"C"  # JSON: {"do": "status" | "stop" | "port"}
 
 # keeper -> shim
@@ -32,6 +34,7 @@ RETRY = b"Y"  # this keeper is going away and has not begun: connect again
 
 MODE_STREAMS = b"streams"
 MODE_TERMINAL = b"terminal"
+"""Followed by rows, columns and the terminal's attributes (struct termios, number by number)."""
 
 PACKET_BYTES = 65536
 """Largest packet. A body has no limit: it travels in a memfd."""

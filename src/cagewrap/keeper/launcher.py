@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
-import struct
-import termios
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from cagewrap.errors import CagewrapError
 from cagewrap.keeper import cgroups, namespaces, spawn
+from cagewrap.keeper.console import HOLD, Console, Terminal, can_hold
 from cagewrap.keeper.loop import Loop
 from cagewrap.runtimes.base import ExecCall, Runtime
 from cagewrap.runtimes.failures import explain_exec_failure
@@ -42,7 +40,7 @@ class Launch:
     cwd: bytes
     umask: int
     limits: tuple[Limit, ...]
-    size: tuple[int, int] | None
+    terminal: Terminal | None
     stdio: tuple[int, ...]
     cgroup: str
 
@@ -68,9 +66,7 @@ class Inside:
     environment: dict[bytes, bytes]
 
 
-def look_inside(
-    init_pid: int, container_id: str, state_dir: str, ids: tuple[int, int]
-) -> Inside:
+def look_inside(init_pid: int, container_id: str, state_dir: str, ids: tuple[int, int]) -> Inside:
     """Read from /proc what a process must share with the container's init. Raises OSError.
 
     Whether the container has a cgroup of its own is told by the name: podman puts the id into it.
@@ -136,10 +132,17 @@ class Launcher:
         """
         self._count += 1
         base = f"{self.work_dir}/{self._count}"
-        console = self._listen_for_master(base, launch, terminal) if launch.size else ""
+        console = (
+            Console(self.loop, base + ".tty", launch.terminal, terminal)
+            if launch.terminal
+            else None
+        )
         call, document = self._call(launch, base, console)
-        fds = self._descriptors(launch, base)
-        fds.append((_memory_file(document), _PROCESS_FD if call.process_file else _GATE_FD))
+        own = self._descriptors(launch, base)
+        own.append((_memory_file(document), _PROCESS_FD if call.process_file else _GATE_FD))
+        fds = [(fd, at) for at, fd in enumerate(launch.stdio)] + own
+        if console is not None and call.process_file and call.preserved_fds:
+            fds.append((console.hold, _GATE_FD))
         self.loop.pending_launches += 1
         try:
             pid = spawn.spawn(
@@ -153,24 +156,35 @@ class Launcher:
             )
         except OSError:
             self.loop.pending_launches -= 1
+            if console is not None:
+                console.close()
             raise
         finally:
-            for fd, _ in fds[len(launch.stdio) :]:
+            for fd, _ in own:
                 os.close(fd)
 
         def ended(status: int) -> None:
+            if console is not None and not os.WIFSTOPPED(status):
+                console.close()
             self._runtime_ended(status, base, launch, started, failed)
 
         self.loop.on_end(pid, ended)
 
-    def _call(self, launch: Launch, base: str, console: str) -> tuple[ExecCall, bytes]:
+    def _call(self, launch: Launch, base: str, console: Console | None) -> tuple[ExecCall, bytes]:
         """The runtime's call, and the document that goes to fd 11 or 3."""
         inside = self.inside
+        is_plain_launch = is_plain((*launch.argv, *launch.env, launch.cwd))
+        is_held = (
+            console is not None
+            and is_plain_launch
+            and can_hold(inside.init_pid, launch.argv, launch.env, launch.cwd)
+        )
         process = Process(
-            argv=launch.argv, env=launch.env, cwd=launch.cwd, uid=inside.uid, gid=inside.gid,
+            argv=(*HOLD, *launch.argv) if is_held else launch.argv, env=launch.env,
+            cwd=launch.cwd, uid=inside.uid, gid=inside.gid,
             umask=launch.umask, limits=launch.limits, bounding=inside.bounding,
             no_new_privileges=inside.no_new_privileges, selinux_label=inside.selinux_label,
-            size=launch.size,
+            size=(launch.terminal.rows, launch.terminal.columns) if launch.terminal else None,
         )  # fmt: skip
         cgroup = os.path.basename(launch.cgroup) if inside.own_cgroup and launch.cgroup else ""
         call = ExecCall(
@@ -178,9 +192,10 @@ class Launcher:
             pid_file=base + ".pid",
             log_file=base + ".log",
             cgroup=cgroup,
-            console_socket=console,
+            console_socket=console.path if console is not None else "",
+            preserved_fds=int(is_held),
         )
-        if is_plain((*launch.argv, *launch.env, launch.cwd)):
+        if is_plain_launch:
             document = f"/proc/self/fd/{_PROCESS_FD}"
             return replace(call, process_file=document), process_document(process)
         words = (*GATE, *(os.fsdecode(word) for word in launch.argv))
@@ -190,9 +205,9 @@ class Launcher:
         return gated, gate_script(process)
 
     def _descriptors(self, launch: Launch, base: str) -> list[tuple[int, int]]:
-        """The runtime's 0, 1 and 2, as (ours, its): the agent's, unless it gets a pty."""
+        """The runtime's own 0, 1 and 2, as (ours, its), where the agent gets a pty."""
         if launch.stdio:
-            return [(fd, at) for at, fd in enumerate(launch.stdio)]
+            return []
         log = os.open(base + ".log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         return [(os.open(os.devnull, os.O_RDWR), 0), (os.open(os.devnull, os.O_RDWR), 1), (log, 2)]
 
@@ -215,31 +230,6 @@ class Launcher:
             if launch.cgroup:
                 cgroups.kill(launch.cgroup)
             failed(explain_exec_failure(log, os.fsdecode(launch.argv[0])))
-
-    # -- terminals -----------------------------------------------------------------------------
-
-    def _listen_for_master(self, base: str, launch: Launch, terminal: Callable[[int], None]) -> str:
-        """A console socket; the runtime sends the pty's master over it before it starts."""
-        path = base + ".tty"
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(path)
-        listener.listen(1)
-
-        def accept(_mask: int) -> None:
-            self.loop.unwatch(listener.fileno())
-            with listener, listener.accept()[0] as connection:
-                connection.settimeout(1.0)
-                os.unlink(path)
-                try:
-                    _, fds, _, _ = socket.recv_fds(connection, 4096, 1)
-                except OSError:
-                    return
-            if fds and launch.size is not None:
-                set_size(fds[0], *launch.size)
-                terminal(fds[0])
-
-        self.loop.watch(listener.fileno(), 1, accept)
-        return path
 
     # -- ending a tree -------------------------------------------------------------------------
 
@@ -274,11 +264,6 @@ class Launcher:
         if self.is_alone():
             return processes_inside(self.inside.init_pid)
         return descendants(pid) if pid else ()
-
-
-def set_size(terminal: int, rows: int, columns: int) -> None:
-    """Set a terminal's window size (struct winsize)."""
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("=HHHH", rows, columns, 0, 0))
 
 
 def processes_inside(init_pid: int) -> list[int]:

@@ -31,6 +31,8 @@ from cagewrap.model import Identity
 from cagewrap.paths import Paths, paths_from_env
 from cagewrap.runtimes.oci import runtime
 
+REQUEST_S = 1.0
+"""Between a shim's connect and its request."""
 RUN_ONCE_CONNECT_S = 10.0
 """How long a `--rm` cage waits for the one command it was made for."""
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -164,7 +166,7 @@ class Keeper:
             self._our_cgroup = ""
         self._message_parent = self._choose_message_parent()
         self.upkeep = Upkeep(record, pid)
-        self.ports = Ports(self.loop, record.name, pid, self.listener)
+        self.ports = Ports(self.loop, record.name, pid)
         for inside_port, outside_port in record.host_ports:
             self.ports.lead_in(inside_port, outside_port)
         for outside_port, inside_port in record.publish:
@@ -244,6 +246,8 @@ class Keeper:
             message.deliver(int(text))
         elif kind == protocol.GROUP_SIGNAL:
             message.deliver_to_group(int(text))
+        elif kind == protocol.SUSPEND:
+            message.suspend()
         elif kind == protocol.COMMAND:
             self._command(message, json.loads(text))
         elif message.request is None:
@@ -396,8 +400,8 @@ class Keeper:
             except OSError:
                 return
             message = Message(self.loop, connection, self._finished, self.log)
-            connection.settimeout(0.2)
-            self._read(message)
+            if select.select([connection], [], [], REQUEST_S)[0]:
+                self._read(message)
 
     def _arm_idle(self) -> None:
         if self._idle is not None:

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from cagewrap import protocol
 from cagewrap.errors import AgentNotFoundError, CagewrapError, KeeperError
 from cagewrap.keeper import hangup
+from cagewrap.keeper.console import Terminal, parse_terminal
 from cagewrap.keeper.launcher import Launch, Launcher
 from cagewrap.keeper.loop import Loop, Timer
 from cagewrap.keeper.relay import InRelay, OutRelay, must_relay, same_file
+from cagewrap.runtimes.failures import explain_never_executed
 from cagewrap.runtimes.process import Limit
 
 GRACE_S = 1.0
@@ -40,12 +42,12 @@ _UNLIMITED = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a shim asks for. `size` is (rows, columns) for a terminal, None for streams."""
+    """What a shim asks for. terminal: None for streams."""
 
     argv: tuple[bytes, ...]
     env: dict[bytes, bytes]
     cwd: bytes
-    size: tuple[int, int] | None
+    terminal: Terminal | None
     passed: tuple[str, ...]
     fixed: tuple[tuple[str, str], ...]
     secret_names: tuple[str, ...]
@@ -56,16 +58,16 @@ def parse_request(body: bytes) -> Request:
     """Read a request's body. Raises KeeperError when it is not one."""
     try:
         head, argv, env, (cwd,), passed, fixed, names, files = protocol.unpack_sections(body)
+        terminal = parse_terminal(head[1:]) if head[0] == protocol.MODE_TERMINAL else None
     except ValueError as error:
         raise KeeperError("The keeper was sent a request it cannot read.", "") from error
     if not argv or not argv[0]:
         raise AgentNotFoundError("The name of the agent's program is empty.", "cagewrap -- claude")
-    size = (int(head[1]), int(head[2])) if head[0] == protocol.MODE_TERMINAL else None
     return Request(
         argv=tuple(argv),
         env=dict(_pair(entry) for entry in env),
         cwd=cwd,
-        size=size,
+        terminal=terminal,
         passed=tuple(_texts(passed)),
         fixed=tuple(_text_pair(entry) for entry in fixed),
         secret_names=tuple(_texts(names)),
@@ -122,7 +124,7 @@ class Message:
         self.launcher: Launcher | None = None
         self._in: InRelay | None = None
         self._outs: list[OutRelay] = []
-        self._queued: list[int] = []
+        self._queued: list[Callable[[], None]] = []
         self._doomed = False
         self._closed = False
         self._watch: hangup.Watch | None = None
@@ -152,7 +154,7 @@ class Message:
             cwd=self.request.cwd,
             umask=shim_umask(self.peer_pid),
             limits=shim_limits(self.peer_pid),
-            size=self.request.size,
+            terminal=self.request.terminal,
             stdio=stdio,
             cgroup=cgroup,
         )
@@ -196,8 +198,8 @@ class Message:
         self.pid = pid
         self.reply(protocol.STARTED + b"%d" % pid)
         self.loop.on_end(pid, self._ended)
-        for number in self._queued:
-            self.deliver(number)
+        for deliver in self._queued:
+            deliver()
         self._queued.clear()
         if self._doomed:
             self._end_tree()
@@ -222,7 +224,7 @@ class Message:
     def deliver(self, number: int) -> None:
         """Signal the agent. Before it runs, the signal waits."""
         if not self.pid:
-            self._queued.append(number)
+            self._queued.append(lambda: self.deliver(number))
             return
         _kill(self.pid, number)
         if number == signal.SIGTSTP and _has_default_action(self.pid, number):
@@ -230,13 +232,22 @@ class Message:
             _kill(self.pid, signal.SIGSTOP)
 
     def deliver_to_group(self, number: int) -> None:
-        """Signal the agent's process group, as a terminal would."""
-        try:
-            os.killpg(os.getpgid(self.pid), number)
-        except OSError:
+        """Signal the agent's process group, as a terminal would. Before it runs, the signal
+        waits."""
+        if not self.pid:
+            self._queued.append(lambda: self.deliver_to_group(number))
             return
-        if number == signal.SIGTSTP and _has_default_action(self.pid, number):
-            os.killpg(os.getpgid(self.pid), signal.SIGSTOP)
+        _kill_group(self.pid, number)
+        if number == signal.SIGTSTP:
+            self.suspend()
+
+    def suspend(self) -> None:
+        """Stop the agent's process group, which has had its TSTP, unless the agent handles that.
+
+        The kernel drops the default stop: the group is orphaned, its parent in another session.
+        """
+        if self.pid and _has_default_action(self.pid, signal.SIGTSTP):
+            _kill_group(self.pid, signal.SIGSTOP)
 
     def hang_up(self) -> None:
         """The shim is gone: so is the reason for everything this message started."""
@@ -289,8 +300,12 @@ class Message:
         if self._in is not None:
             # Before the shim is let go: who reads the file next goes on from there.
             self._in.close()
-        self.pid = 0
-        if os.WIFSIGNALED(status):
+        pid, self.pid = self.pid, 0
+        if pid in self.loop.never_executed:
+            self.loop.never_executed.discard(pid)
+            assert self.request is not None  # noqa: S101
+            self.reply_error(explain_never_executed(os.fsdecode(self.request.argv[0])))
+        elif os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             if number == signal.SIGKILL and self._was_out_of_memory():
                 self.note("the agent was killed because the cage ran out of memory (see --memory)")
@@ -363,6 +378,13 @@ def _peer_pid(connection: socket.socket) -> int:
 def _kill(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
+    except OSError:
+        return
+
+
+def _kill_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(os.getpgid(pid), number)
     except OSError:
         return
 
