@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from types import FrameType
 
 from cagewrap import proc
-from cagewrap.errors import ImageMissingError, SessionError, StorageError, UserNamespaceError
+from cagewrap.errors import CagewrapError, ImageMissingError, SessionError, StorageError
 from cagewrap.paths import Paths
+from cagewrap.runtimes.failures import explain_failure, last_lines
 
 DEFAULT_NAME = "localhost/cagewrap:latest"
 SUITES = ("bookworm", "trixie")
@@ -126,14 +127,14 @@ class Images:
         """Whether podman has an image of this name."""
         outcome = self._podman("image", "exists", "--", name)
         if outcome.returncode not in (0, 1):
-            raise _podman_failure(f"podman could not look for the image {name}", outcome.stderr)
+            raise _failure(outcome, name)
         return outcome.returncode == 0
 
     def find_all(self) -> tuple[ImageEntry, ...]:
         """Every image with our label, newest first."""
         outcome = self._podman("images", "--filter", f"label={RECIPE_LABEL}", "--format", "json")
         if outcome.returncode != 0:
-            raise _podman_failure("podman could not list the images", outcome.stderr)
+            raise _failure(outcome)
         return parse_images(outcome.stdout)
 
     def remove(self, name: str) -> None:
@@ -146,7 +147,7 @@ class Images:
                 raise SessionError(
                     f"The image {name} is in use by a container.", "cagewrap ls; cagewrap rm NAME"
                 )
-            raise _podman_failure(f"podman could not remove the image {name}", outcome.stderr)
+            raise _failure(outcome, name)
 
     def build(self, name: str, recipe: Recipe) -> None:
         """Make the image `name` from Debian packages, or raise and leave the old one."""
@@ -177,7 +178,13 @@ class Images:
         argv = import_args(name, tar_file, recipe_id)
         outcome = proc.capture(argv, timeout_s=_IMPORT_S, env=self._env)
         if outcome.returncode != 0:
-            raise _podman_failure("podman could not import the root file system", outcome.stderr)
+            if "archive/tar" in outcome.stderr:
+                raise StorageError(
+                    f"{tar_file} is not a root file system that podman can import: "
+                    f"{last_lines(outcome.stderr)}",
+                    "pack it with: tar --one-file-system -C ROOT -cf FILE .",
+                )
+            raise _failure(outcome, name)
         old_id, new_id = old.stdout.strip(), outcome.stdout.strip().removeprefix(b"sha256:")
         if old.returncode == 0 and old_id and old_id != new_id:
             # Nameless now. podman keeps it while a cage still stands on it.
@@ -249,14 +256,5 @@ def _signals_as_exit() -> Iterator[None]:
                 signal.signal(name, handler)
 
 
-def _podman_failure(what: str, stderr: str) -> Exception:
-    """The error for a podman that failed, by what it said last."""
-    last = (stderr.strip().splitlines() or [""])[-1].removeprefix("Error: ")
-    if "no space left" in stderr:
-        return StorageError(f"{what}: the disk is full.", "podman system df; cagewrap gc")
-    if "insufficient UIDs or GIDs" in stderr or "no subuid ranges" in stderr:
-        return UserNamespaceError(
-            f"{what}: {last}", "sudo usermod --add-subuids 100000-165535 --add-subgids "
-            "100000-165535 $USER && podman system migrate",
-        )  # fmt: skip
-    return StorageError(f"{what}: {last}", "cagewrap doctor")
+def _failure(outcome: proc.Outcome, name: str = "") -> CagewrapError:
+    return explain_failure(outcome.argv, outcome.returncode, outcome.stderr, image=name)
