@@ -24,6 +24,8 @@ class CagewrapError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.is_reported = False
+        """Whether it already stands in a JSON document on stdout."""
 
 
 class InternalError(CagewrapError):

@@ -27,7 +27,7 @@ from cagewrap.paths import Paths, paths_from_env
 from cagewrap.project import Project, caller_cwd, find_project
 from cagewrap.runtimes.init import find_init
 from cagewrap.runtimes.podman import run_args
-from cagewrap.sessions import Record
+from cagewrap.sessions import Record, explain_os_error
 from cagewrap.shares import git_identity_args, parse_git_identity, render_gitconfig, share_env
 
 # What podman, crun and the network helpers need of the owner's environment, and nothing else.
@@ -53,6 +53,13 @@ class Plan:
 
 def prepare(flags: list[str], command: list[str], cwd: bytes) -> tuple[warm.Ticket, socket.socket]:
     """Find or make the cage for a command, and connect to its keeper."""
+    try:
+        return _prepare(flags, command, cwd)
+    except OSError as error:
+        raise explain_os_error(error) from error
+
+
+def _prepare(flags: list[str], command: list[str], cwd: bytes) -> tuple[warm.Ticket, socket.socket]:
     plan, config_stamp = make_plan(flags)
     if not command:
         from cagewrap.errors import UsageError

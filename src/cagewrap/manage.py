@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from cagewrap import proc, protocol, sessions
 from cagewrap.errors import CagewrapError, KeeperError, SessionError
+from cagewrap.keeper import cgroups
 from cagewrap.keeper.container import kill_leftovers
 from cagewrap.launch import connect, try_connect
 from cagewrap.paths import Paths
@@ -123,12 +124,15 @@ class Sessions:
     def _stop_without_keeper(self, record: Record) -> Done:
         state = sessions.read_state(self.paths, record.name)
         kill_leftovers(state)
-        if not sessions.is_alive(state.init_pid, state.init_start, state.boot_id):
-            return Done("unchanged", record.name, "it was not running")
-        done = self._podman(podman.stop_args(record.name))
-        if done.returncode:
-            raise explain_failure(done.argv, done.returncode, done.stderr, image=record.image)
-        return Done("stopped", record.name)
+        is_running = sessions.is_alive(state.init_pid, state.init_start, state.boot_id)
+        if is_running:
+            self._check(self._podman(podman.stop_args(record.name)), record)
+        if state.cgroup:
+            cgroups.remove(state.cgroup)
+        self._remove_runtime_files(record.name)
+        if is_running:
+            return Done("stopped", record.name)
+        return Done("unchanged", record.name, "it was not running")
 
     def remove(self, record: Record, *, force: bool) -> Done:
         """Delete a session with everything it had: container, layer, HOME, records.
@@ -255,12 +259,12 @@ class Sessions:
                     f"{path} cannot be deleted: {done.stderr.strip()[-200:]}",
                     f"podman unshare rm -rf {path}",
                 )
-        for left in (
-            self.paths.socket_file(name),
-            os.path.join(self.paths.runtime_dir, name + ".d"),
-        ):
-            with contextlib.suppress(OSError):
-                shutil.rmtree(left) if os.path.isdir(left) else os.unlink(left)
+        self._remove_runtime_files(name)
+
+    def _remove_runtime_files(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self.paths.socket_file(name))
+        shutil.rmtree(os.path.join(self.paths.runtime_dir, name + ".d"), ignore_errors=True)
 
     # -- files of in-cage users ----------------------------------------------------------------
 

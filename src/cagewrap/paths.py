@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from cagewrap.errors import DirectoryError
 
+_RUNTIME_HOME_BYTES = 107 - len("/cagewrap/cagewrap-123456789012345678901234-12345678.d/123456.tty")
+"""sockaddr_un holds 107 bytes; this is what the longest name of ours leaves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Paths:
@@ -72,6 +75,12 @@ def paths_from_env(env: Mapping[str, str], uid: int) -> Paths:
     config_home = _absolute(env, "XDG_CONFIG_HOME") or os.path.join(home, ".config")
     state_home = _absolute(env, "XDG_STATE_HOME") or os.path.join(home, ".local", "state")
     runtime_home = _runtime_home(env, uid)
+    if len(os.fsencode(runtime_home)) > _RUNTIME_HOME_BYTES:
+        raise DirectoryError(
+            f"XDG_RUNTIME_DIR {runtime_home!r} is longer than {_RUNTIME_HOME_BYTES} bytes, and a "
+            "socket below it could not be named.",
+            f"export XDG_RUNTIME_DIR=/run/user/{uid}",
+        )
     return Paths(
         home=home,
         config_file=os.path.join(config_home, "cagewrap.toml"),

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
-from cagewrap.errors import DirectoryError, SessionError, StorageError
+from cagewrap.errors import CagewrapError, DirectoryError, SessionError, StorageError
 from cagewrap.paths import Paths
 
 _Value = TypeVar("_Value")
@@ -229,16 +229,23 @@ def keeper_lock(paths: Paths, name: str) -> str:
     return os.path.join(paths.cage_dir(name), "keeper.lock")
 
 
+def explain_os_error(error: OSError) -> CagewrapError:
+    """What it means when a file of ours cannot be read or written."""
+    path = error.filename if isinstance(error.filename, str) else "the state directory"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(
+            f"No space is left to write {path}.", f"df -h {os.path.dirname(path) or '.'}"
+        )
+    return DirectoryError(f"{path} cannot be used: {error.strerror}.", "cagewrap doctor")
+
+
 def make_directories(paths: Paths) -> None:
     """Create the state and runtime directories, readable by the owner alone."""
     for directory in (paths.cages_dir, paths.runtime_dir):
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
         except OSError as error:
-            raise DirectoryError(
-                f"{directory} cannot be made: {error.strerror}.",
-                f"mkdir -p {directory}",
-            ) from error
+            raise explain_os_error(error) from error
 
 
 def boot_id() -> str:
@@ -280,11 +287,8 @@ def write_json(path: str, value: dict[str, Any]) -> None:
             json.dump(value, file, indent=1)
         os.replace(temporary, path)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError(
-                f"No space is left to write {path}.", f"df -h {os.path.dirname(path)}"
-            ) from error
-        raise
+        error.filename = error.filename or path
+        raise explain_os_error(error) from error
 
 
 def _read(path: str, kind: type[_Value]) -> _Value | None:

@@ -45,6 +45,11 @@ class Place:
         containers = Path.home() / ".config/containers"
         if containers.is_dir():
             shutil.copytree(containers, self.config_home / "containers")
+            # podman 4.3's commit finds its runroot from the file alone when the file is not in
+            # ~/.config ("runroot must be set").
+            with (self.config_home / "containers/storage.conf").open("a") as file:
+                file.write(f'runroot="{RUNTIME_DIR}/containers"\n')
+                file.write(f'graphroot="{Path.home()}/.local/share/containers/storage"\n')
 
     @property
     def project(self) -> Path:
@@ -243,12 +248,14 @@ def leftovers(name: str) -> list[str]:
 def keepers(name: str) -> list[int]:
     """Pids of the keepers of a cage."""
     words = [b"keeper", name.encode()]
-    return [
+    found = [
         pid
         for pid in all_pids()
         if (argv := read_bytes(f"/proc/{pid}/cmdline").split(b"\0"))[-4:-2] == words
         and argv[0].rpartition(b"/")[2].startswith(b"python")
     ]
+    # Those that carry its ports are children of it.
+    return [pid for pid in found if parent_of(pid) not in found]
 
 
 def kill_keepers(name: str) -> None:
@@ -300,6 +307,12 @@ def process_state(pid: int) -> str:
 
 
 def parent(pid: int) -> int:
+    fields = read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(fields[1]) if fields else 0
+
+
+def parent_of(pid: int) -> int:
+    """The parent's pid; 0 for a process that is gone."""
     fields = read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return int(fields[1]) if fields else 0
 

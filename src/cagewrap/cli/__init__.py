@@ -7,8 +7,9 @@ import importlib
 import click
 
 from cagewrap import __version__
-from cagewrap.errors import UsageError
+from cagewrap.errors import CagewrapError, UsageError
 from cagewrap.flags import wrap_help
+from cagewrap.report import envelope
 
 # verb -> (module below cagewrap.cli, attribute)
 VERBS = {
@@ -69,7 +70,12 @@ def cagewrap() -> None:
 def run(arguments: list[str]) -> int:
     """Run a verb. Raises CagewrapError; returns the exit code."""
     try:
-        cagewrap.main(args=arguments or ["--help"], prog_name="cagewrap", standalone_mode=False)
+        words = arguments or ["--help"]
+        code = cagewrap.main(args=words, prog_name="cagewrap", standalone_mode=False)
+    except CagewrapError as error:
+        if "--json" in arguments and not error.is_reported:
+            click.echo(envelope(error))
+        raise
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.exceptions.Abort as error:
@@ -79,4 +85,4 @@ def run(arguments: list[str]) -> int:
         if isinstance(error, click.UsageError) and error.ctx is not None:
             hint = f"{error.ctx.command_path} --help"
         raise UsageError(error.format_message(), hint) from error
-    return 0
+    return code if isinstance(code, int) else 0

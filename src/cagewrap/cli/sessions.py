@@ -10,11 +10,11 @@ from dataclasses import asdict
 
 import click
 
-from cagewrap import __version__
 from cagewrap import sessions as store
 from cagewrap.errors import CagewrapError, UsageError
 from cagewrap.manage import Done, SessionInfo, Sessions, run_on
 from cagewrap.paths import paths_from_env
+from cagewrap.report import envelope
 from cagewrap.sessions import Record
 
 _SHOWN = 20
@@ -41,15 +41,7 @@ def _cwd() -> str:
 def _show(*, as_json: bool, failure: CagewrapError | None = None, **values: object) -> None:
     """The JSON envelope every verb has, and after it the first failure, if any."""
     if as_json:
-        document: dict[str, object] = {"cagewrap": __version__, "ok": failure is None, **values}
-        if failure is not None:
-            document["error"] = {
-                "id": failure.id,
-                "message": failure.message,
-                "hint": failure.hint,
-                "exit_code": failure.exit_code,
-            }
-        click.echo(json.dumps(document, indent=1))
+        click.echo(envelope(failure, **values))
     if failure is not None:
         raise failure
 

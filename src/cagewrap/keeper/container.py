@@ -13,7 +13,7 @@ from cagewrap.errors import CagewrapError, KeeperError, MountRefusedError
 from cagewrap.keeper import cgroups, spawn
 from cagewrap.keeper.loop import Loop
 from cagewrap.runtimes import podman
-from cagewrap.runtimes.failures import explain_failure
+from cagewrap.runtimes.failures import explain_failure, explain_warning
 from cagewrap.sessions import Record, State, is_alive, start_time
 
 _PIDFILE_WAIT_S = 2.0
@@ -64,7 +64,7 @@ class Container:
         def made(code: int, out: str, err: str) -> None:
             if code == 0:
                 self.container_id = out.strip().splitlines()[-1]
-                self._read_init()
+                self._runs(err)
             elif "already in use" in err and tries > 1:
                 # Left by a keeper that was killed between making it and writing it down.
                 self._spawn(podman.remove_args(self.record.name), lambda *_: self._make(tries - 1))
@@ -76,7 +76,7 @@ class Container:
 
     def _restarted(self, code: int, _out: str, err: str) -> None:
         if code == 0:
-            self._read_init()
+            self._runs(err)
         elif podman.says_missing(err):
             self.note(
                 "the container of this session is gone (podman removed it): what was installed in "
@@ -85,6 +85,14 @@ class Container:
             self._make(tries=2)
         else:
             self._fail(podman.start_args(self.record.name), code, err)
+
+    def _runs(self, err: str) -> None:
+        """podman says that it runs; a cage that is less than it should be is not used."""
+        warning = explain_warning(err)
+        if warning is None:
+            self._read_init()
+        else:
+            self.stop(lambda: self._failed(warning))
 
     def _read_init(self, waited_s: float = 0.0) -> None:
         try:

@@ -15,6 +15,10 @@ import signal
 import time
 from collections.abc import Callable
 
+from cagewrap.runtimes.failures import never_executed
+
+_WAITED = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+
 Ready = Callable[[int], None]
 """Called with the event mask (selectors.EVENT_READ, EVENT_WRITE)."""
 Ended = Callable[[int], None]
@@ -50,6 +54,8 @@ class Loop:
         self._timers: list[Timer] = []
         self._children: dict[int, Ended] = {}
         self._unclaimed: dict[int, int] = {}
+        self.never_executed: set[int] = set()
+        """Children that ended before they executed their program, until somebody takes them out."""
         self._running = True
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -124,14 +130,30 @@ class Loop:
         """Collect every child that ended or stopped."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+                found = os.waitid(os.P_ALL, 0, _WAITED)
             except ChildProcessError:
                 break
-            if pid == 0:
+            if found is None:
                 break
-            self._deliver(pid, status)
+            if found.si_code == os.CLD_EXITED and found.si_status != 0:
+                self._look_at_zombie(found.si_pid)
+            pid, status = os.waitpid(found.si_pid, os.WNOHANG | os.WUNTRACED)
+            if pid:
+                self._deliver(pid, status)
         if not self.pending_launches:
+            self.never_executed -= self._unclaimed.keys()
             self._unclaimed.clear()
+
+    def _look_at_zombie(self, pid: int) -> None:
+        """A runtime says that a process runs when it is about to execute the program; whether
+        it could is only seen on what is left of it."""
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                is_unexecuted = never_executed(file.read())
+        except OSError:
+            return
+        if is_unexecuted:
+            self.never_executed.add(pid)
 
     def _deliver(self, pid: int, status: int) -> None:
         is_stop = os.WIFSTOPPED(status)

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import resource
+import select
 import signal
 import socket
 import sys

@@ -92,16 +92,21 @@ def listen_inside(init_pid: int, port: int) -> socket.socket:
     return socket.socket(fileno=fds[0])
 
 
-def spawn_inside(init_pid: int, kinds: tuple[str, ...], serve: Callable[[], None]) -> int:
+def spawn_inside(
+    init_pid: int, kinds: tuple[str, ...], kept_fd: int, serve: Callable[[], None]
+) -> int:
     """Fork a child that serves inside the container's namespaces for as long as we live.
 
-    Returns its pid. The child is killed when this process dies.
+    It keeps `kept_fd` alone: a copy of a message's descriptors would hide from a harness that
+    the agent closed its own. Returns its pid. The child is killed when this process dies.
     """
     pid = os.fork()
     if pid == 0:
         try:
             if kinds:
                 _enter(init_pid, kinds)
+            os.closerange(3, kept_fd)
+            os.closerange(kept_fd + 1, os.sysconf("SC_OPEN_MAX"))
             _call(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
             signal.set_wakeup_fd(-1)
             serve()

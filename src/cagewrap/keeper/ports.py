@@ -14,12 +14,11 @@ from cagewrap.keeper.loop import Loop
 class Ports:
     """Forwards between the host's loopback and the cage's. Made anew at each container start."""
 
-    def __init__(self, loop: Loop, name: str, init_pid: int, listener: socket.socket) -> None:
-        """listener: the keeper's own, which no child may keep."""
+    def __init__(self, loop: Loop, name: str, init_pid: int) -> None:
+        """name: of the session, for error texts."""
         self._loop = loop
         self._name = name
         self._init_pid = init_pid
-        self._listener = listener
         self._pids: dict[tuple[str, int], int] = {}
         self.published: dict[int, int] = {}
 
@@ -60,10 +59,9 @@ class Ports:
         def serve() -> None:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
-            self._listener.close()
             forward.serve(listener, port)
 
-        pid = namespaces.spawn_inside(self._init_pid, kinds, serve)
+        pid = namespaces.spawn_inside(self._init_pid, kinds, listener.fileno(), serve)
         listener.close()
         self._pids[key] = pid
         self._loop.on_end(pid, lambda _status: self._ended(key))
