@@ -15,6 +15,7 @@ import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +71,13 @@ class Bench:
         assert done.code == 0, done.err
         assert done.out == b""
 
+    def images(self) -> list[dict[str, Any]]:
+        done = self.run("ls", "--json")
+        document = json.loads(done.out)
+        assert (done.code, done.err, document["ok"]) == (0, b"", True)
+        found: list[dict[str, Any]] = document["images"]
+        return found
+
     def left(self) -> list[str]:
         return [path.name for path in self.scratch.iterdir()]
 
@@ -97,9 +105,9 @@ def archive(path: Path, content: bytes = b"x") -> Path:
 
 
 def test_build_list_remove(bench: Bench) -> None:
-    assert bench.run("ls", "--json") == Done(0, b"[]\n", b"")
+    assert bench.images() == []
     bench.build()
-    [entry] = json.loads(bench.run("ls", "--json").out)
+    [entry] = bench.images()
     assert entry["name"] == NAME
     assert image_id().startswith(entry["id"])
     assert len(entry["recipe"]) == 12
@@ -194,7 +202,7 @@ def test_two_builds_take_turns(bench: Bench) -> None:
 
 def test_build_from_an_archive(bench: Bench, tmp_path: Path) -> None:
     bench.build("--from", str(archive(tmp_path / "root.tar")))
-    [entry] = json.loads(bench.run("ls", "--json").out)
+    [entry] = bench.images()
     assert entry["recipe"].startswith("tar-")
     first = image_id()
     (tmp_path / "broken.tar").write_bytes(b"no archive at all" * 100)
@@ -217,7 +225,9 @@ def test_refuses_to_build_without_mmdebstrap(bench: Bench) -> None:
 
 
 def test_refuses_to_remove_what_is_used_or_not_there(bench: Bench) -> None:
-    assert bench.run("rm", "localhost/nowhere:1").code == 118
+    done = bench.run("rm", "--json", "localhost/nowhere:1")
+    assert done.code == 118
+    assert json.loads(done.out)["error"]["id"] == "image"
     bench.build()
     container = podman("create", NAME, "true").stdout.strip()
     try:

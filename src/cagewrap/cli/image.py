@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 
 import click
 
-from cagewrap.errors import UsageError
+from cagewrap.errors import CagewrapError, UsageError
 from cagewrap.image import DEFAULT_NAME, DEFAULT_SUITE, SUITES, Images, Recipe, read_base_packages
 from cagewrap.paths import paths_from_env
+from cagewrap.report import envelope
 
 
 @click.group()
@@ -62,32 +62,36 @@ def build(
 
 
 @image.command("ls")
-@click.option("--json", "as_json", is_flag=True, help="One JSON list on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object on stdout.")
 def list_images(*, as_json: bool) -> None:
     """List the images that cagewrap made."""
     entries = _images().find_all()
-    if as_json:
-        click.echo(json.dumps([asdict(entry) for entry in entries], indent=2))
-        return
-    for entry in entries:
+    for entry in () if as_json else entries:
         click.echo(f"{entry.name}\t{entry.id}\t{entry.size_bytes / 1e6:.0f} MB\t{entry.recipe}")
+    if as_json:
+        click.echo(envelope(None, images=[asdict(entry) for entry in entries]))
 
 
 @image.command("rm")
 @click.argument("names", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON list of what was removed.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object on stdout.")
 def remove(*, names: tuple[str, ...], as_json: bool) -> None:
     """Remove images that no cage uses."""
     images = _images()
-    removed: list[str] = []
+    done: list[dict[str, str]] = []
+    failure: CagewrapError | None = None
     try:
         for name in names:
             images.remove(name)
-            removed.append(name)
-    finally:
-        lines = [json.dumps(removed)] if as_json else [f"removed {name}" for name in removed]
-        for line in lines:
-            click.echo(line)
+            done.append({"what": "removed", "name": name})
+    except CagewrapError as error:
+        failure = error
+    for one in () if as_json else done:
+        click.echo(f"removed {one['name']}")
+    if as_json:
+        click.echo(envelope(failure, done=done))
+    if failure is not None:
+        raise failure
 
 
 def _images() -> Images:
