@@ -11,11 +11,12 @@ import _socket
 import array
 import fcntl
 import os
+import select
 import sys
 import termios
 
 from cagewrap import protocol
-from cagewrap.flows import TROUBLE, Flow, Relay, own_description
+from cagewrap.flows import CHUNK_BYTES, TROUBLE, Flow, Relay, in_foreground, own_description
 from cagewrap.wrap import Shim, end_by_signal
 
 _LAST = (protocol.EXITED, protocol.KILLED, protocol.ERROR, b"")
@@ -31,6 +32,7 @@ class TerminalRelay(Relay):
         """Reads the terminal's attributes."""
         super().__init__(shim)
         self.saved = termios.tcgetattr(0)
+        self.end_of_input = bytes(self._codes()[termios.VEOF : termios.VEOF + 1])
         self.is_raw = False
         self.watched = (0,)
         self.master = -1
@@ -49,14 +51,17 @@ class TerminalRelay(Relay):
     def _describe(self) -> list[bytes]:
         """Rows and columns, and the attributes that the agent's pty starts with."""
         columns, rows = os.get_terminal_size(0)
-        *flags, characters = self.saved
-        codes = [code if isinstance(code, int) else code[0] for code in characters]
-        return [b"%d" % number for number in (rows, columns, *flags, *codes)]
+        return [b"%d" % number for number in (rows, columns, *self.saved[:6], *self._codes())]
+
+    def _codes(self) -> list[int]:
+        """The terminal's special characters, as numbers."""
+        characters: list[bytes | int] = self.saved[6]
+        return [code if isinstance(code, int) else code[0] for code in characters]
 
     # -- packets -------------------------------------------------------------------------------
 
     def receive(self) -> bytes:
-        """The next packet; the one that carries the master begins the relaying."""
+        """The next packet; one of them carries the pty's master."""
         try:
             packet, rights, _, _ = self.shim.connection.recvmsg(
                 protocol.PACKET_BYTES, _socket.CMSG_SPACE(_WORD_BYTES), _socket.MSG_CMSG_CLOEXEC
@@ -64,7 +69,7 @@ class TerminalRelay(Relay):
         except OSError:
             return b""
         for _, _, data in rights:
-            self._begin(int.from_bytes(data[:_WORD_BYTES], sys.byteorder))
+            self.master = int.from_bytes(data[:_WORD_BYTES], sys.byteorder)
         return packet
 
     def packet(self, packet: bytes) -> bool:
@@ -73,7 +78,7 @@ class TerminalRelay(Relay):
         if kind == protocol.TERMINAL:
             return True
         if kind == protocol.STARTED:
-            self.agent = int(packet[1:])
+            self._begin(int(packet[1:]))
         elif kind == protocol.STOPPED:
             self.give_back()
             self.suspend(0)
@@ -84,11 +89,27 @@ class TerminalRelay(Relay):
             self._finish()
         return self.shim.handle(packet)
 
-    def _begin(self, master: int) -> None:
-        self.master = master
-        os.set_blocking(master, False)
-        self.flows = [Flow(master, own_description(1)), _Keys(own_description(0), self)]
+    def _begin(self, agent: int) -> None:
+        """Relay from now on. What a runtime wrote to the pty of a command that did not start is
+        never shown: the error says it."""
+        self.agent = agent
+        os.set_blocking(self.master, False)
+        keyboard = own_description(0)
+        keys = _Keys(keyboard, self)
+        if in_foreground():
+            keys.held = self._typed_ahead(keyboard)
+        self.flows = [Flow(self.master, own_description(1)), keys]
         self.resize()
+
+    def _typed_ahead(self, keyboard: int) -> bytes:
+        """The lines typed so far. Read while the terminal is not yet raw, ctrl-d is an end of
+        input; later it would be a NUL."""
+        poll = select.poll()
+        poll.register(keyboard, select.POLLIN)
+        typed = b""
+        while poll.poll(0) == [(keyboard, select.POLLIN)]:
+            typed += os.read(keyboard, CHUNK_BYTES) or self.end_of_input
+        return typed
 
     def _finish(self) -> None:
         """Show what the agent wrote before it ended, then give the terminal back."""

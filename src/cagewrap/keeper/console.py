@@ -57,10 +57,17 @@ class Console:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(path)
         self._listener.listen(1)
+        self._listener.setblocking(False)
         loop.watch(self._listener.fileno(), 1, self._accept)
 
+    def runtime_ended(self, status: int) -> None:
+        """Take what is still to be taken; after that a command that is held never runs."""
+        if status == 0:
+            self._accept()
+        self.close()
+
     def close(self) -> None:
-        """Wait no longer. A command that is still held never runs."""
+        """Wait no longer."""
         if self._listener.fileno() >= 0:
             self._loop.unwatch(self._listener.fileno())
             self._listener.close()
@@ -68,8 +75,12 @@ class Console:
             os.close(self.hold)
             os.close(self._go)
 
-    def _accept(self, _mask: int) -> None:
-        with self._listener.accept()[0] as connection:
+    def _accept(self, _mask: int = 0) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # closed, the master has been taken
+            return
+        with connection:
             connection.settimeout(_RECEIVE_S)
             try:
                 _, fds, _, _ = socket.recv_fds(connection, 4096, 1, socket.MSG_CMSG_CLOEXEC)

@@ -165,7 +165,7 @@ class Launcher:
 
         def ended(status: int) -> None:
             if console is not None and not os.WIFSTOPPED(status):
-                console.close()
+                console.runtime_ended(status)
             self._runtime_ended(status, base, launch, started, failed)
 
         self.loop.on_end(pid, ended)
