@@ -30,6 +30,8 @@ while True:
     record = b'\\xc0\\x0c' + struct.pack('!HHIH', 1, 1, 1, 4) + socket.inet_aton({answer!r})
     s.sendto(head + query[12:end] + record * count, peer)
 """
+    # An address of this machine that is not on 127/8, as a resolver in the local network is.
+    subprocess.run(["sudo", "-n", "ip", "address", "add", f"{address}/32", "dev", "lo"], check=True)
     command = ["sudo", "-n", "/usr/bin/python3", "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as server:
         assert server.stdout is not None
@@ -38,6 +40,8 @@ while True:
             yield
         finally:
             subprocess.run(["sudo", "-n", "kill", str(server.pid)], check=True)
+            drop = ["sudo", "-n", "ip", "address", "del", f"{address}/32", "dev", "lo"]
+            subprocess.run(drop, check=True)
 
 
 def write_resolv_conf(text: str) -> None:
@@ -55,10 +59,10 @@ def resolv_conf() -> Iterator[None]:
 
 def test_dns_follows_the_hosts_resolv_conf(cage: Cage, resolv_conf: None) -> None:
     flags = ("--network", "open")
-    with name_server("127.0.0.1", "192.0.2.1"), name_server("127.0.0.2", "192.0.2.2"):
-        write_resolv_conf("nameserver 127.0.0.1\n")
+    with name_server("198.51.100.1", "192.0.2.1"), name_server("198.51.100.2", "192.0.2.2"):
+        write_resolv_conf("nameserver 198.51.100.1\n")
         assert cage.text("python3", "-c", LOOKUP, flags=flags) == "192.0.2.1\n"
-        write_resolv_conf("search corp.example\nnameserver 127.0.0.2\n")
+        write_resolv_conf("search corp.example\nnameserver 198.51.100.2\n")
         # slirp4netns keeps what it read for a second or two.
         seconds_until(
             lambda: cage.text("python3", "-c", LOOKUP, flags=flags) == "192.0.2.2\n", within_s=5

@@ -30,6 +30,14 @@ def test_resolv_conf_keeps_the_forwarder_and_takes_the_hosts_servers():
     )
 
 
+def test_resolv_conf_takes_pastas_forwarder_only_when_nothing_else_is_reachable():
+    inside = b"nameserver 169.254.1.1\nnameserver 192.0.2.1\n"
+    assert resolv_conf(b"nameserver 192.0.2.2\n", inside) == b"nameserver 192.0.2.2\n"
+    assert resolv_conf(b"search a\nnameserver 127.0.0.53\n", inside) == (
+        b"search a\nnameserver 169.254.1.1\n"
+    )
+
+
 def test_resolv_conf_without_a_forwarder_is_the_hosts_less_loopback():
     host = b"nameserver ::1\nnameserver 2001:db8::1\n"
     assert resolv_conf(host, b"nameserver 192.0.2.9\n") == b"nameserver 2001:db8::1\n"

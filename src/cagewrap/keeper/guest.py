@@ -63,20 +63,17 @@ def write_resolv_conf(init_pid: int, content: bytes) -> None:
 def resolv_conf(host: bytes, inside: bytes) -> bytes:
     """What the container's resolv.conf must say after the host's has changed.
 
-    Name servers on the host's loopback are not reachable from a cage; the network helper's own
-    forwarder, which the container's file already names, reaches the host's servers of the moment.
-    So: keep the forwarders, replace the rest by the host's servers that are not on loopback.
+    Name servers on the host's loopback are not reachable from a cage, except through the network
+    helper's forwarder, which the container's file already names. slirp4netns's (10.0.2.3) follows
+    the host's file, so it stays first. pasta's (169.254.1.1) leads to the server of when pasta was
+    started, so it is the last resort.
     """
-    forwarders = [line for line in inside.splitlines() if _is_forwarder(line)]
+    before = inside.splitlines()
     wanted = [line for line in host.splitlines() if not _is_loopback_server(line)]
-    kept = [line for line in wanted if line not in forwarders]
-    return b"\n".join([*forwarders, *kept]) + b"\n"
-
-
-def _is_forwarder(line: bytes) -> bool:
-    words = line.split()
-    # slirp4netns's forwarder, and the address podman 5 has pasta forward from.
-    return words[:1] == [b"nameserver"] and words[1:] in ([b"10.0.2.3"], [b"169.254.1.1"])
+    has_server = any(line.split()[:1] == [b"nameserver"] for line in wanted)
+    first = [line for line in before if line.split() == [b"nameserver", b"10.0.2.3"]]
+    last = [line for line in before if line.split() == [b"nameserver", b"169.254.1.1"]]
+    return b"\n".join([*first, *wanted, *([] if has_server else last)]) + b"\n"
 
 
 def _is_loopback_server(line: bytes) -> bool:

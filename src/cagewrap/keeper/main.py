@@ -59,6 +59,7 @@ class Keeper:
         self.listener = listener
         self.loop = Loop()
         self.state = sessions.read_state(paths, name)
+        self.newcomers: set[Message] = set()
         self.messages: set[Message] = set()
         self.lingering: list[str] = []
         self.launcher: Launcher | None = None
@@ -216,6 +217,7 @@ class Keeper:
             return
         connection.setblocking(True)  # noqa: FBT003
         message = Message(self.loop, connection, self._finished, self.log)
+        self.newcomers.add(message)
         self.loop.watch(connection.fileno(), 1, lambda _mask: self._read(message))
 
     def _read(self, message: Message) -> None:
@@ -230,6 +232,7 @@ class Keeper:
             return
         except OSError:
             packet, fds = b"", []
+        self.newcomers.discard(message)
         try:
             self._dispatch(message, packet[:1], packet[1:], fds)
         except CagewrapError as error:
@@ -394,14 +397,13 @@ class Keeper:
         self._exit()
 
     def _accept_pending(self) -> None:
-        """Take the requests that arrived meanwhile, so that each hears the reason."""
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            message = Message(self.loop, connection, self._finished, self.log)
-            if select.select([connection], [], [], REQUEST_S)[0]:
+        """Take the requests of all who are here, so that each hears the reason."""
+        count = -1
+        while count < len(self.newcomers):
+            count = len(self.newcomers)
+            self._accept(1)
+        for message in list(self.newcomers):
+            if select.select([message.connection], [], [], REQUEST_S)[0]:
                 self._read(message)
 
     def _arm_idle(self) -> None:

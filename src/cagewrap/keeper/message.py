@@ -327,8 +327,11 @@ class Message:
 
     def _wait_for_tree(self, polls: int) -> None:
         assert self.launcher is not None  # noqa: S101
-        if not self.launcher.tree_lives(self.cgroup, self.pid):
+        lives = self.launcher.tree_lives(self.cgroup, self.pid)
+        if not lives and not self.pid:
             self._close()
+        elif not lives:  # its end is known in a moment, and the shim waits for it
+            self.loop.later(POLL_S, lambda: self._wait_for_tree(polls))
         elif polls <= 0:
             self.launcher.kill_tree(self.cgroup, self.pid)
             self.loop.later(POLL_S, lambda: self._wait_for_tree(0))

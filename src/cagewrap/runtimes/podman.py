@@ -35,7 +35,7 @@ def run_args(spec: CageSpec, *, pid_file: str, init: str, owner: Owner) -> tuple
         "--userns", "host" if spec.identity is Identity.ROOT else "keep-id",
         # Said although they are podman's defaults: containers.conf can set weaker ones.
         "--pid", "private", "--ipc", "private", "--uts", "private", "--cgroupns", "private",
-        "--network", "none" if spec.network is NetworkMode.NONE else "private",
+        *_network(spec),
         *(("--group-add", "keep-groups") if keep_groups else ()),
         *(("--memory", str(limits.memory_bytes)) if limits.memory_bytes else ()),
         *(("--cpus", f"{limits.cpus:g}") if limits.cpus else ()),
@@ -51,6 +51,14 @@ def run_args(spec: CageSpec, *, pid_file: str, init: str, owner: Owner) -> tuple
         *spec.podman_args,
         spec.image,
     )  # fmt: skip
+
+
+def _network(spec: CageSpec) -> tuple[str, ...]:
+    """The network, unless the owner says it himself: podman takes the option once."""
+    if spec.network is NetworkMode.NONE:
+        return ("--network", "none")
+    own = any(word.startswith(("--network", "--net=")) for word in spec.podman_args)
+    return () if own else ("--network", "private")
 
 
 def start_args(name: str) -> tuple[str, ...]:
