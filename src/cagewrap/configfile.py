@@ -45,7 +45,7 @@ def read_config(path: str, *, uid: int | None = None) -> ConfigFile:
     content = _read_file(path, os.geteuid() if uid is None else uid)
     if content is None:
         return ConfigFile(path)
-    import tomllib  # noqa: PLC0415 - only when there is a file
+    import tomllib
 
     try:
         document = tomllib.loads(content.decode())

@@ -26,7 +26,7 @@ def main() -> None:
         report(error, traceback="--debug" in arguments[:at])
         code = error.exit_code
     except KeyboardInterrupt:
-        from cagewrap.wrap import end_by_signal
+        from cagewrap.shim import end_by_signal
 
         end_by_signal(2)
         code = 130

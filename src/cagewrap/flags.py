@@ -259,7 +259,7 @@ def shown(text: str) -> str:
 
 def wrap_help() -> str:
     """The help of the wrap path: every flag of the table, with its default's effect."""
-    import textwrap  # noqa: PLC0415 - not on the wrap path
+    import textwrap
 
     lines = [
         "Usage: cagewrap [FLAGS] -- COMMAND [ARG…]",

@@ -12,7 +12,7 @@ import os
 import select
 
 from cagewrap import protocol
-from cagewrap.wrap import Shim
+from cagewrap.shim import Shim
 
 CHUNK_BYTES = 65536
 BACKGROUND_S = 0.25

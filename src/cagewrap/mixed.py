@@ -13,7 +13,7 @@ import select
 
 from cagewrap import protocol
 from cagewrap.flows import Flow, Relay, own_description
-from cagewrap.wrap import Shim
+from cagewrap.shim import Shim
 
 _LAST = (protocol.EXITED, protocol.KILLED, b"")
 _PIPE_BYTES = 65536

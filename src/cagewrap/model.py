@@ -78,7 +78,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every setting in force for one command: defaults < file < project table < environment < flags.
+    """The settings in force: defaults < file < project table < environment < flags.
 
     Times in seconds. `session` is the name given, "" when the project alone is the key.
     """

@@ -17,7 +17,7 @@ import termios
 
 from cagewrap import protocol
 from cagewrap.flows import CHUNK_BYTES, TROUBLE, Flow, Relay, in_foreground, own_description
-from cagewrap.wrap import Shim, end_by_signal
+from cagewrap.shim import Shim, end_by_signal
 
 _LAST = (protocol.EXITED, protocol.KILLED, protocol.ERROR, b"")
 _BUFFERED_BYTES = 65536

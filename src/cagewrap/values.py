@@ -48,7 +48,7 @@ class EnvEntry:
 
 def nearest(text: str, known: tuple[str, ...]) -> str:
     """` (did you mean X?)` when one of `known` is close to `text`, else ""."""
-    import difflib  # noqa: PLC0415 - only a failing command pays for it
+    import difflib
 
     close = difflib.get_close_matches(text, known, n=1)
     return f" (did you mean {close[0]}?)" if close else ""

@@ -49,7 +49,7 @@ class InRelay:
         self.pipe_end, self._sink = _pipe()
         # With an end of our own the pipe lives on, and says what of it was never read.
         self._counted = os.dup(self.pipe_end) if _is_seekable(source) else -1
-        os.set_blocking(self._sink, False)  # noqa: FBT003
+        os.set_blocking(self._sink, False)
         try:
             loop.watch(source, selectors.EVENT_READ, self._readable)
             self._waits_for_source = True
