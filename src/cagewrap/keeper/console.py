@@ -15,7 +15,7 @@ import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cagewrap.keeper import namespaces, spawn
+from cagewrap.keeper import namespaces, rights, spawn
 from cagewrap.keeper.loop import Loop
 
 HOLD = (b"/bin/sh", b"-c", b'read -r cagewrap_go <&3 && exec 3<&- && exec "$@"', b"sh")
@@ -57,7 +57,7 @@ class Console:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(path)
         self._listener.listen(1)
-        self._listener.setblocking(False)
+        self._listener.settimeout(0)
         loop.watch(self._listener.fileno(), 1, self._accept)
 
     def runtime_ended(self, status: int) -> None:
@@ -83,7 +83,7 @@ class Console:
         with connection:
             connection.settimeout(_RECEIVE_S)
             try:
-                _, fds, _, _ = socket.recv_fds(connection, 4096, 1, socket.MSG_CMSG_CLOEXEC)
+                _, fds = rights.receive(connection, 4096, 1)
             except OSError:
                 fds = []
         if fds:

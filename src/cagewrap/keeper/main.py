@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from cagewrap import protocol, sessions
 from cagewrap.errors import CagewrapError, InternalError, KeeperError, SessionError
-from cagewrap.keeper import cgroups, guest, handover, namespaces
+from cagewrap.keeper import cgroups, guest, handover, namespaces, rights
 from cagewrap.keeper.container import Container, kill_leftovers
 from cagewrap.keeper.launcher import Launcher, look_inside, processes_inside
 from cagewrap.keeper.loop import Loop, Timer
@@ -222,11 +222,8 @@ class Keeper:
 
     def _read(self, message: Message) -> None:
         try:
-            packet, fds, _, _ = socket.recv_fds(
-                message.connection,
-                protocol.PACKET_BYTES,
-                4,
-                socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC,
+            packet, fds = rights.receive(
+                message.connection, protocol.PACKET_BYTES, 4, socket.MSG_DONTWAIT
             )
         except BlockingIOError:
             return

@@ -10,6 +10,8 @@ import signal
 import socket
 from collections.abc import Callable
 
+from cagewrap.keeper import rights
+
 _NS_GET_PARENT = 0xB702  # include/uapi/linux/nsfs.h, _IO(0xb7, 0x2)
 _PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 _PR_SET_PDEATHSIG = 1
@@ -88,7 +90,7 @@ def listen_inside(init_pid: int, port: int) -> socket.socket:
 
     with ours, theirs:
         run_inside(init_pid, ("net",), work)
-        _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+        _, fds = rights.receive(ours, 1, 1)
     return socket.socket(fileno=fds[0])
 
 
