@@ -19,7 +19,9 @@ def test_missing_entry_is_added():
 
 def test_only_the_first_entry_of_a_uid_counts():
     text = "a:x:0:0::/a:\nb:x:0:0::/b:/bin/sh\n"
-    assert passwd_with_home(text, 0, 0, "root", "/h") == "a:x:0:0::/h:/bin/sh\nb:x:0:0::/b:/bin/sh\n"
+    assert (
+        passwd_with_home(text, 0, 0, "root", "/h") == "a:x:0:0::/h:/bin/sh\nb:x:0:0::/b:/bin/sh\n"
+    )
 
 
 def test_resolv_conf_keeps_the_forwarder_and_takes_the_hosts_servers():

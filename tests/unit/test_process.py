@@ -87,7 +87,9 @@ def test_gate_sets_every_byte_of_the_environment(tmp_path):
     found = dict(entry.split(b"=", 1) for entry in done.stdout.split(b"\0") if entry)
     del values[b"not-a-name"]
     assert {name: found.get(name) for name in values} == values
-    done = subprocess.run([*gate, "/bin/sh", "-c", "umask"], env={}, capture_output=True, check=True)
+    done = subprocess.run(
+        [*gate, "/bin/sh", "-c", "umask"], env={}, capture_output=True, check=True
+    )
     assert done.stdout.strip() == b"0027"
 
 
