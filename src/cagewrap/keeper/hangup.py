@@ -1,9 +1,9 @@
 """Noticing that a harness is gone, without holding the ends of its pipes.
 
 A copy of the agent's stdout in the keeper would hide from the harness that the agent closed it.
-An O_PATH descriptor does not count as a writer: opening it again for writing, without blocking,
-fails with ENXIO when the pipe has no reader left, and is closed at once when it succeeds. Of a
-socket the kernel tells, by sock_diag, whether the other end is still there.
+An O_PATH descriptor does not count as a writer: it is opened again for a moment, and poll says
+whether the pipe has a reader left. Of a socket the kernel tells, by sock_diag, whether the other
+end is still there.
 """
 
 from __future__ import annotations
@@ -32,18 +32,36 @@ class Watch:
         self._in = _Far(fds[0]) if fds else None
         self._out = _Far(fds[1]) if fds else None
         self._parent = _parent_pidfd(shim_pid)
+        self._in_ended = False
 
     @property
     def is_needed(self) -> bool:
         """Whether there is anything that could hang up."""
         return any(far is not None and far.is_channel for far in (self._in, self._out))
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether the next look should come soon: it tells a harness that dies from one that
+        has said all it had to say."""
+        return self._in_ended and self._in is not None
+
     def is_hung_up(self) -> bool:
-        """Whether stdout has no reader, or the harness died and stdin has no writer."""
+        """Whether stdout has no reader, or the harness died and stdin has lost its writer with it.
+
+        A stdin that ended while the harness lived (`echo prompt | cagewrap -- … >file &`) says
+        nothing about the harness, and is not looked at any more.
+        """
         if self._out is not None and self._out.is_channel:
             return self._out.has_no_reader()
-        if self._in is not None and self._in.is_channel and self._parent_is_gone():
-            return self._in.has_no_writer()
+        if self._in is None or not self._in.is_channel:
+            return False
+        has_ended = self._in.has_no_writer()
+        if has_ended and self.parent_is_gone():
+            return True
+        if has_ended and self._in_ended:
+            self._in.close()
+            self._in = None
+        self._in_ended = has_ended
         return False
 
     def close(self) -> None:
@@ -55,7 +73,8 @@ class Watch:
             os.close(self._parent)
             self._parent = -1
 
-    def _parent_is_gone(self) -> bool:
+    def parent_is_gone(self) -> bool:
+        """Whether the process that started the shim has ended."""
         if self._parent < 0:
             return False
         return bool(select.select([self._parent], [], [], 0)[0])
@@ -76,10 +95,10 @@ class _Far:
         if self.is_socket:
             return not _unix_peer(self._inode)
         try:
-            os.close(os.open(f"/proc/self/fd/{self._path_fd}", os.O_WRONLY | os.O_NONBLOCK))
+            writer = os.open(f"/proc/self/fd/{self._path_fd}", os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
-            return error.errno == errno.ENXIO
-        return False
+            return error.errno == errno.ENXIO  # a named pipe without readers
+        return _has_event(writer, select.POLLERR)
 
     def has_no_writer(self) -> bool:
         if self.is_socket:
@@ -88,17 +107,22 @@ class _Far:
             reader = os.open(f"/proc/self/fd/{self._path_fd}", os.O_RDONLY | os.O_NONBLOCK)
         except OSError:
             return False
-        try:
-            poll = select.poll()
-            poll.register(reader, select.POLLIN)
-            return any(mask & select.POLLHUP for _, mask in poll.poll(0))
-        finally:
-            os.close(reader)
+        return _has_event(reader, select.POLLHUP)
 
     def close(self) -> None:
         if self._path_fd >= 0:
             os.close(self._path_fd)
             self._path_fd = -1
+
+
+def _has_event(fd: int, event: int) -> bool:
+    """Whether poll reports the event on a descriptor, which is closed."""
+    try:
+        poll = select.poll()
+        poll.register(fd, 0)
+        return any(mask & event for _, mask in poll.poll(0))
+    finally:
+        os.close(fd)
 
 
 def _parent_pidfd(pid: int) -> int:

@@ -29,6 +29,7 @@ from cagewrap.runtimes.process import (
 
 _PROCESS_FD = 11
 _GATE_FD = 3
+_PF_EXITING = 4  # include/linux/sched.h, field 9 of /proc/PID/stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +254,15 @@ class Launcher:
             cgroups.kill(cgroup)
         else:
             self.signal_tree(cgroup, pid, _SIGKILL)
+
+    def container_is_ending(self) -> bool:
+        """Whether the container's init is on its way out, which kills everything else in it."""
+        try:
+            with open(f"/proc/{self.inside.init_pid}/stat", "rb") as file:
+                flags = int(file.read().rpartition(b")")[2].split()[6])
+        except OSError:
+            return True
+        return bool(flags & _PF_EXITING)
 
     def oom_kills(self) -> int:
         """How many processes of the cage the kernel has killed for memory."""

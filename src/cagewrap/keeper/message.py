@@ -287,7 +287,8 @@ class Message:
             self._doomed = True
             self._end_tree()
         elif self._watch.is_needed:
-            self._timer = self.loop.later(HANGUP_S, self._look_for_hangup)
+            soon = POLL_S if self._watch.is_unsure else HANGUP_S
+            self._timer = self.loop.later(soon, self._look_for_hangup)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -309,14 +310,30 @@ class Message:
             number = os.WTERMSIG(status)
             if number == signal.SIGKILL and self._was_out_of_memory():
                 self.note("the agent was killed because the cage ran out of memory (see --memory)")
+            elif number == signal.SIGKILL and not self._doomed and self._container_is_ending():
+                self.note("the cage was stopped from outside")
             self.reply(protocol.KILLED + b"%d" % number)
         else:
             self.reply(protocol.EXITED + b"%d" % os.WEXITSTATUS(status))
-        if not self._doomed:
+        if not self._doomed and self._ended_with_its_harness(status):
+            self._doomed = True
+            self._end_tree()
+        elif not self._doomed:
             self._close()
+
+    def _ended_with_its_harness(self, status: int) -> bool:
+        """Whether the agent ended because nobody reads it any more: so must what it started.
+
+        Not after `cagewrap -- start-server | head -1`, which ends well, and whose shell lives.
+        """
+        watch = self._watch
+        return watch is not None and watch.is_hung_up() and (status != 0 or watch.parent_is_gone())
 
     def _was_out_of_memory(self) -> bool:
         return self.launcher is not None and self.launcher.oom_kills() > self._oom_before
+
+    def _container_is_ending(self) -> bool:
+        return self.launcher is not None and self.launcher.container_is_ending()
 
     def _end_tree(self) -> None:
         """TERM to all of the tree, then KILL when the grace is over."""
