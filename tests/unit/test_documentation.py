@@ -1,0 +1,47 @@
+"""The reference pages say what the program says."""
+
+from pathlib import Path
+
+import click
+import pytest
+
+from cagewrap.cli import VERBS, cagewrap
+
+REPO = Path(__file__).resolve().parents[2]
+COMMANDS = (REPO / "docs/reference/commands.md").read_text()
+
+
+def verbs():
+    context = click.Context(cagewrap)
+    for name in VERBS:
+        command = cagewrap.get_command(context, name)
+        assert command is not None
+        yield name, command
+
+
+@pytest.mark.parametrize(("name", "command"), list(verbs()))
+def test_every_verb_and_option_is_documented(name, command):
+    [line] = [line for line in COMMANDS.splitlines() if line.startswith(f"| `cagewrap {name}")]
+    if isinstance(command, click.Group):
+        assert all(f"`{sub}`" in line or f" {sub}`" in line for sub in command.commands)
+        return
+    for parameter in command.params:
+        for option in parameter.opts:
+            if option.startswith("--") and option != "--json":
+                assert option in line, f"{option} of {name}"
+
+
+@pytest.mark.parametrize(("name", "command"), list(verbs()))
+def test_every_verb_that_answers_speaks_json(name, command):
+    commands = command.commands.values() if isinstance(command, click.Group) else [command]
+    for one in commands:
+        options = {option for parameter in one.params for option in parameter.opts}
+        assert ("--json" in options) == (one.name not in ("shell", "build")), one.name
+
+
+def test_every_link_between_pages_leads_somewhere():
+    import re
+
+    for page in (*REPO.glob("docs/**/*.md"), *REPO.glob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.relative_to(REPO)}: {target}"
