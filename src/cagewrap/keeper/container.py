@@ -6,17 +6,23 @@ imported meanwhile. What podman prints goes to a memfd, never to a pipe: conmon 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from cagewrap.errors import CagewrapError, KeeperError, MountRefusedError
 from cagewrap.keeper import cgroups, spawn
+from cagewrap.keeper.launcher import descendants
 from cagewrap.keeper.loop import Loop
 from cagewrap.runtimes import podman
 from cagewrap.runtimes.failures import explain_failure, explain_warning
 from cagewrap.sessions import Record, State, is_alive, start_time
 
 _PIDFILE_WAIT_S = 2.0
+_ABANDONED_S = 10.0
+"""How long a podman whose keeper was killed may take to finish."""
 
 
 class Container:
@@ -35,6 +41,7 @@ class Container:
         self.record = record
         self.env = dict(env)
         self.pid_file = pid_file
+        self._making = pid_file + ".making"
         self.note = note
         self.container_id = ""
         self.init_pid = 0
@@ -57,21 +64,49 @@ class Container:
             self.loop.later(0, ready)
         elif state.container_id:
             self._spawn(podman.start_args(self.record.name), self._restarted)
+        elif os.path.exists(self._making):
+            self._wait_for_abandoned(time.monotonic() + _ABANDONED_S)
         else:
             self._make(tries=2)
 
+    def _wait_for_abandoned(self, deadline: float) -> None:
+        """A keeper was killed while it made the container: let its podman end, then start over."""
+        naming = [words[0] for words in _processes_naming(self.pid_file).values()]
+        if naming.count(b"podman") and time.monotonic() < deadline:
+            self.loop.later(0.05, lambda: self._wait_for_abandoned(deadline))
+        else:
+            self._start_over(tries=1)
+
+    def _start_over(self, tries: int) -> None:
+        def removed(*_: object) -> None:
+            self._end_strays()
+            self._make(tries)
+
+        self._spawn(podman.remove_args(self.record.name), removed)
+
+    def _end_strays(self) -> None:
+        """Kill what a podman that was killed left of a container it does not know about: conmon
+        and the runtime wait for it for ever."""
+        for conmon in _processes_naming(self.pid_file):
+            for pid in descendants(conmon):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+
     def _make(self, tries: int) -> None:
         def made(code: int, out: str, err: str) -> None:
+            os.unlink(self._making)
             if code == 0:
                 self.container_id = out.strip().splitlines()[-1]
                 self._runs(err)
             elif "already in use" in err and tries > 1:
                 # Left by a keeper that was killed between making it and writing it down.
-                self._spawn(podman.remove_args(self.record.name), lambda *_: self._make(tries - 1))
+                self._start_over(tries - 1)
             else:
+                self._end_strays()
                 self._fail(self.record.run_args, code, err)
 
         self._remove_pid_file()
+        os.close(os.open(self._making, os.O_WRONLY | os.O_CREAT, 0o600))
         self._spawn(self.record.run_args, made)
 
     def _restarted(self, code: int, _out: str, err: str) -> None:
@@ -169,6 +204,20 @@ def kill_leftovers(state: State) -> None:
         if child.startswith("m") and child[1:].isdigit() and os.path.isdir(path):
             cgroups.kill(path)
             cgroups.remove(path)
+
+
+def _processes_naming(path: str) -> dict[int, list[bytes]]:
+    """Processes with that path among their arguments, and all of these."""
+    found: dict[int, list[bytes]] = {}
+    for entry in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{entry}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            continue
+        if entry.isdigit() and os.fsencode(path) in words:
+            found[int(entry)] = words
+    return found
 
 
 def _replaced_source(path: str) -> MountRefusedError:
