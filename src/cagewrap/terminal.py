@@ -168,19 +168,24 @@ class TerminalRelay(Relay):
             return
 
     def look(self, events: dict[int, int]) -> None:
-        """A terminal that hung up takes the agent along."""
+        """A terminal that hung up takes along the agent and all it started."""
         if events.get(0, 0) & TROUBLE:
-            self.shim.connection.close()
-            end_by_signal(_signal.SIGHUP)
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        self.shim.connection.close()
+        end_by_signal(_signal.SIGHUP)
 
     # -- signals -------------------------------------------------------------------------------
 
     def signal(self, number: int) -> None:
         """As the base says. A new size is the pty's affair; after a stop the terminal is taken
-        again."""
+        again; a hang-up is told apart from a signal by someone."""
         if number == _signal.SIGWINCH:
             self.resize()
             return
+        if number == _signal.SIGHUP and _is_hung_up(0):
+            self._hang_up()
         if number == _signal.SIGCONT:
             self.is_raw = False
             self.resize()
@@ -214,3 +219,9 @@ class _Keys(Flow):
         if keys and self.relay.suspends(keys):
             self.relay.shim.send(protocol.SUSPEND)
         return keys
+
+
+def _is_hung_up(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, 0)
+    return bool(poll.poll(0))

@@ -109,7 +109,9 @@ def test_resize_reaches_the_agent(terminals: Terminals) -> None:
 
 def test_attributes_are_those_of_the_outer_terminal(terminals: Terminals) -> None:
     terminal = terminals.script('stty iutf8 ixany -echoctl erase ^H; stty -g; "$@" stty -g')
-    outside, inside, _ = terminal.rest().split(b"\r\n")
+    outside, inside, _ = (line.split(b":") for line in terminal.rest().split(b"\r\n"))
+    speed_and_size = 2  # c_cflag, which two versions of the C library read differently
+    del outside[speed_and_size], inside[speed_and_size]
     assert inside == outside
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import signal
 import socket
 from collections.abc import Callable
@@ -315,11 +316,18 @@ class Message:
             self.reply(protocol.KILLED + b"%d" % number)
         else:
             self.reply(protocol.EXITED + b"%d" % os.WEXITSTATUS(status))
-        if not self._doomed and self._ended_with_its_harness(status):
+        if not self._doomed and (self._shim_is_gone() or self._ended_with_its_harness(status)):
             self._doomed = True
             self._end_tree()
         elif not self._doomed:
             self._close()
+
+    def _shim_is_gone(self) -> bool:
+        """Whether the shim ended first, and the loop has only not told us yet: a terminal that
+        hangs up is the end of both."""
+        poll = select.poll()
+        poll.register(self.connection, select.POLLIN)
+        return any(mask & select.POLLHUP for _, mask in poll.poll(0))
 
     def _ended_with_its_harness(self, status: int) -> bool:
         """Whether the agent ended because nobody reads it any more: so must what it started.
