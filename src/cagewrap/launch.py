@@ -7,6 +7,7 @@ import os
 import shlex
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -323,6 +324,11 @@ def clean_after_keeper(socket_path: bytes) -> None:
     name = os.path.basename(os.fsdecode(socket_path)).removesuffix(".sock")
     with sessions.locked(sessions.cage_lock(paths, name)):
         lock = sessions.try_lock(sessions.keeper_lock(paths, name))
+        for _ in range(25):  # the kernel closes a killed keeper's connections before its lock
+            if lock is not None:
+                break
+            time.sleep(0.02)
+            lock = sessions.try_lock(sessions.keeper_lock(paths, name))
         if lock is None:
             return
         try:
