@@ -20,7 +20,6 @@ from cagewrap.runtimes import podman
 from cagewrap.runtimes.failures import explain_failure, explain_warning
 from cagewrap.sessions import Record, State, is_alive, start_time
 
-_PIDFILE_WAIT_S = 2.0
 _ABANDONED_S = 10.0
 """How long a podman whose keeper was killed may take to finish."""
 
@@ -129,17 +128,22 @@ class Container:
         else:
             self.stop(lambda: self._failed(warning))
 
-    def _read_init(self, waited_s: float = 0.0) -> None:
+    def _read_init(self) -> None:
+        """Find the container's init: conmon wrote it down before podman came back."""
         try:
             with open(self.pid_file, encoding="ascii") as file:
-                pid = int(file.read())
+                self._is_up(int(file.read()))
         except (OSError, ValueError):
-            pid = 0
+            # It ran already, of an earlier start whose podman was killed.
+            self._spawn(podman.pid_args(self.record.name), self._told_init)
+
+    def _told_init(self, _code: int, out: str, _err: str) -> None:
+        self._is_up(int(out) if out.strip().isdigit() else 0)
+
+    def _is_up(self, pid: int) -> None:
         if pid and start_time(pid):
             self.init_pid = pid
             self._ready()
-        elif waited_s < _PIDFILE_WAIT_S:
-            self.loop.later(0.01, lambda: self._read_init(waited_s + 0.01))
         else:
             self._failed(
                 KeeperError(

@@ -66,6 +66,11 @@ def start_args(name: str) -> tuple[str, ...]:
     return ("podman", "start", name)
 
 
+def pid_args(name: str) -> tuple[str, ...]:
+    """Prints the host pid of a container's init, 0 when it does not run."""
+    return ("podman", "inspect", "--type", "container", "--format", "{{.State.Pid}}", name)
+
+
 def stop_args(name: str) -> tuple[str, ...]:
     """Stop a container and keep its layer."""
     return ("podman", "stop", "--time", str(STOP_TIMEOUT_S), name)
