@@ -78,6 +78,7 @@ class Relay:
         self.flows: list[Flow] = []
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.signals: list[int] = []
+        self._continued = 0
         self.watched: tuple[int, ...] = ()
 
     def run(self, command: list[str], cwd: bytes) -> None:
@@ -92,13 +93,13 @@ class Relay:
             events = self._wait(connection)
             if self._wake_read in events:
                 os.read(self._wake_read, CHUNK_BYTES)
+            self.look(events)
             while self.signals:
                 self.signal(self.signals.pop(0))
             for flow in list(self.flows):
                 fd, mask = flow.wanted()
                 if events.get(fd, 0) & (mask | TROUBLE):
                     self.step(flow)
-            self.look(events)
             if connection in events and not self.packet(self.receive()):
                 return
 
@@ -120,8 +121,11 @@ class Relay:
         """A flow can go on; one that has ended is forgotten."""
         flow.step()
         if not flow.is_open:
-            self.flows.remove(flow)
-            self.ended(flow)
+            self.drop(flow)
+
+    def drop(self, flow: Flow) -> None:
+        """A flow has come to its end."""
+        self.flows.remove(flow)
 
     def got_signal(self, number: int, _frame: object = None) -> None:
         """The handler: keep it for the loop, once."""
@@ -142,6 +146,7 @@ class Relay:
 
     def signal(self, number: int) -> None:
         """Send a signal on: to all of the agent's group what a terminal would send to all."""
+        self._continued += number == _signal.SIGCONT
         kind = protocol.GROUP_SIGNAL if number in _TYPED else protocol.SIGNAL
         self.shim.send(kind + b"%d" % number)
 
@@ -149,10 +154,11 @@ class Relay:
         """Before each wait: whether we are in the foreground of the terminal."""
 
     def look(self, events: dict[int, int]) -> None:
-        """After each wait."""
+        """After each wait: what of `watched` has hung up."""
 
-    def ended(self, flow: Flow) -> None:
-        """A flow has come to its end."""
+    def is_overtaken(self, packet: bytes) -> bool:
+        """Whether the agent's stop came before a CONT that we have sent on meanwhile."""
+        return int(packet[1:]) < self._continued
 
     def suspend(self, pid: int) -> None:
         """Stop as by ctrl-z (pid 0: our whole process group), and let the agent go on after.

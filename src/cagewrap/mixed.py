@@ -12,7 +12,7 @@ import os
 import select
 
 from cagewrap import protocol
-from cagewrap.flows import Flow, Relay, own_description
+from cagewrap.flows import TROUBLE, Flow, Relay, own_description
 from cagewrap.shim import Shim
 
 _LAST = (protocol.EXITED, protocol.KILLED, b"")
@@ -27,7 +27,7 @@ class MixedRelay(Relay):
     def __init__(self, shim: Shim) -> None:
         """Nothing is opened yet."""
         super().__init__(shim)
-        self._opened: list[int] = []
+        self._waiting: list[Flow] = []
 
     def run(self, command: list[str], cwd: bytes) -> None:
         """As the base says."""
@@ -62,8 +62,10 @@ class MixedRelay(Relay):
         kind = packet[:1]
         if kind == protocol.STARTED:
             self.flows = list(self._waiting)
+            self.watched = tuple(flow.target for flow in self.flows if flow.is_keyboard)
         elif kind == protocol.STOPPED:
-            self.suspend(os.getpid())
+            if not self.is_overtaken(packet):
+                self.suspend(os.getpid())
             return True
         elif kind in _LAST:
             for flow in self.flows:
@@ -71,8 +73,16 @@ class MixedRelay(Relay):
                     flow.drain(_PIPE_BYTES, self.signals)
         return self.shim.handle(packet)
 
-    def ended(self, flow: Flow) -> None:
+    def look(self, events: dict[int, int]) -> None:
+        """Once the agent has closed its stdin, what is typed is no longer for it."""
+        for flow in list(self.flows):
+            if flow.is_keyboard and events.get(flow.target, 0) & TROUBLE:
+                self.drop(flow)
+
+    def drop(self, flow: Flow) -> None:
         """Pass the end on: ctrl-d to the agent, or to the agent that nobody reads it."""
+        super().drop(flow)
+        self.watched = () if flow.is_keyboard else self.watched
         os.close(flow.target if flow.is_keyboard else flow.source)
 
 

@@ -80,8 +80,9 @@ class TerminalRelay(Relay):
         if kind == protocol.STARTED:
             self._begin(int(packet[1:]))
         elif kind == protocol.STOPPED:
-            self.give_back()
-            self.suspend(0)
+            if not self.is_overtaken(packet):
+                self.give_back()
+                self.suspend(0)
             return True
         elif kind == protocol.NOTE and self.is_raw:
             packet += b"\r"

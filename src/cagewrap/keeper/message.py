@@ -126,6 +126,7 @@ class Message:
         self._in: InRelay | None = None
         self._outs: list[OutRelay] = []
         self._queued: list[Callable[[], None]] = []
+        self._continued = 0
         self._doomed = False
         self._closed = False
         self._watch: hangup.Watch | None = None
@@ -227,6 +228,7 @@ class Message:
         if not self.pid:
             self._queued.append(lambda: self.deliver(number))
             return
+        self._continued += number == signal.SIGCONT
         _kill(self.pid, number)
         if number == signal.SIGTSTP and _has_default_action(self.pid, number):
             # In an orphaned process group the kernel drops a default TSTP; natively it would stop.
@@ -238,6 +240,7 @@ class Message:
         if not self.pid:
             self._queued.append(lambda: self.deliver_to_group(number))
             return
+        self._continued += number == signal.SIGCONT
         _kill_group(self.pid, number)
         if number == signal.SIGTSTP:
             self.suspend()
@@ -295,7 +298,7 @@ class Message:
 
     def _ended(self, status: int) -> None:
         if os.WIFSTOPPED(status):
-            self.reply(protocol.STOPPED + b"%d" % os.WSTOPSIG(status))
+            self.reply(protocol.STOPPED + b"%d" % self._continued)
             return
         for relay in self._outs:
             relay.drain()
