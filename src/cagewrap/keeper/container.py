@@ -44,6 +44,7 @@ class Container:
         self.note = note
         self.container_id = ""
         self.init_pid = 0
+        self._has_reported = False
 
     def bring_up(
         self,
@@ -117,8 +118,27 @@ class Container:
                 "it is lost, HOME and the project are kept; going on in a new one"
             )
             self._make(tries=2)
+        elif podman.says_improper_state(err) and self._report_end():
+            self._spawn(podman.start_args(self.record.name), self._restarted)
         else:
             self._fail(podman.start_args(self.record.name), code, err)
+
+    def _report_end(self) -> bool:
+        """Tell podman in conmon's place, once, that the container has ended.
+
+        When conmon was killed, podman takes the container for running, or stopping, for ever: it
+        waits for the file in which conmon writes the exit code.
+        """
+        if self._has_reported or not self.container_id:
+            return False
+        self._has_reported = True
+        exits = os.path.join(self.env["XDG_RUNTIME_DIR"], "libpod", "tmp", "exits")
+        try:
+            with open(os.path.join(exits, self.container_id), "w", encoding="ascii") as file:
+                file.write(str(128 + signal.SIGKILL))
+        except OSError:
+            return False
+        return True
 
     def _runs(self, err: str) -> None:
         """podman says that it runs; a cage that is less than it should be is not used."""
@@ -144,6 +164,8 @@ class Container:
         if pid and start_time(pid):
             self.init_pid = pid
             self._ready()
+        elif self._report_end():
+            self._spawn(podman.start_args(self.record.name), self._restarted)
         else:
             self._failed(
                 KeeperError(

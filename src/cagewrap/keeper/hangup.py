@@ -22,6 +22,9 @@ _UDIAG_SHOW_PEER = 4  # include/uapi/linux/unix_diag.h
 _UNIX_DIAG_PEER = 2
 _ALL_STATES = 0xFFFFFFFF
 _NO_COOKIE = 0xFFFFFFFF
+_NLMSG_ERROR = 2  # include/uapi/linux/netlink.h
+_NO_UNIX_SOCKET = -1  # of that inode
+_UNKNOWN = -2  # the kernel does not tell
 
 
 class Watch:
@@ -88,12 +91,13 @@ class _Far:
         self.is_pipe = stat.S_ISFIFO(found.st_mode)
         self.is_socket = stat.S_ISSOCK(found.st_mode)
         self.is_channel = self.is_pipe or self.is_socket
-        self._inode = found.st_ino
+        # Of the harness's end: ours may be closed by all before we look.
+        self._peer = _unix_peer(found.st_ino) if self.is_socket else _NO_UNIX_SOCKET
         self._path_fd = os.open(f"/proc/self/fd/{fd}", os.O_PATH) if self.is_pipe else -1
 
     def has_no_reader(self) -> bool:
         if self.is_socket:
-            return not _unix_peer(self._inode)
+            return self._peer_is_gone()
         try:
             writer = os.open(f"/proc/self/fd/{self._path_fd}", os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
@@ -102,12 +106,17 @@ class _Far:
 
     def has_no_writer(self) -> bool:
         if self.is_socket:
-            return not _unix_peer(self._inode)
+            return self._peer_is_gone()
         try:
             reader = os.open(f"/proc/self/fd/{self._path_fd}", os.O_RDONLY | os.O_NONBLOCK)
         except OSError:
             return False
         return _has_event(reader, select.POLLHUP)
+
+    def _peer_is_gone(self) -> bool:
+        if self._peer < 0:
+            return False  # of TCP and the like it shows when they are written to
+        return self._peer == 0 or _unix_peer(self._peer) == _NO_UNIX_SOCKET
 
     def close(self) -> None:
         if self._path_fd >= 0:
@@ -136,10 +145,7 @@ def _parent_pidfd(pid: int) -> int:
 
 
 def _unix_peer(inode: int) -> int:
-    """The inode of a unix socket's peer, 0 when it has none; 1 when the kernel does not tell.
-
-    A TCP socket is answered as having one: its end shows when it is written to.
-    """
+    """The inode of a unix socket's peer, 0 when that is gone. Negative: see below."""
     request = struct.pack(
         "=IHHIIBBHIIIII",
         40, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0,
@@ -152,15 +158,18 @@ def _unix_peer(inode: int) -> int:
             diag.send(request)
             answer = diag.recv(8192)
     except OSError:
-        return 1
+        return _UNKNOWN
     return _peer_attribute(answer)
 
 
 def _peer_attribute(answer: bytes) -> int:
     """Read struct nlmsghdr, struct unix_diag_msg and its attributes."""
     length, kind = struct.unpack_from("=IH", answer)
+    if kind == _NLMSG_ERROR:
+        number = -struct.unpack_from("=i", answer, 16)[0]
+        return _NO_UNIX_SOCKET if number == errno.ENOENT else _UNKNOWN
     if kind != _SOCK_DIAG_BY_FAMILY:
-        return 1
+        return _UNKNOWN
     at = 16 + 16
     while at + 4 <= min(length, len(answer)):
         size, name = struct.unpack_from("=HH", answer, at)

@@ -103,6 +103,11 @@ def says_missing(stderr: str) -> bool:
     return "no container with name or id" in text or "no such container" in text
 
 
+def says_improper_state(stderr: str) -> bool:
+    """Whether podman said that a container can be neither started nor stopped as it is."""
+    return "container state improper" in stderr
+
+
 def _hostname(name: str) -> str:
     """A host name of at most 63 letters (RFC 1035 label)."""
     return name[:63].rstrip("-")
