@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,31 @@ import pytest
 from .cages import IDENTITIES, Cage, podman, wait_until
 
 HERE = Path(__file__).parent
+
+
+class Latencies:
+    """How long things took to end; shown after the run."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, what: str, seconds: float) -> None:
+        self.lines.append(f"{seconds:6.3f} s  {what}")
+
+
+_LATENCIES = Latencies()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _LATENCIES.lines:
+        terminalreporter.section("how long until all was gone")
+        for line in _LATENCIES.lines:
+            terminalreporter.line(line)
+
+
+@pytest.fixture
+def latencies() -> Latencies:
+    return _LATENCIES
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -80,7 +106,10 @@ def nothing_running(request: pytest.FixtureRequest) -> Iterator[None]:
         if name in request.fixturenames:
             cage: Cage = request.getfixturevalue(name)
             wait_until(lambda cage=cage: not cage.inside_pids(), 1)  # type: ignore[misc]
-            assert cage.inside_pids() == []
+            left = cage.inside_pids()
+            for pid in left:  # or every later test fails for the same reason
+                os.kill(pid, signal.SIGKILL)
+            assert left == []
             assert cage.keeper() != 0
 
 

@@ -123,6 +123,19 @@ def test_socket_is_the_same_inside_as_outside(shared_cage: Cage) -> None:
             assert process.wait(5) == 4
 
 
+def test_tcp_socket_is_used_like_any_other(shared_cage: Cage) -> None:
+    """As inetd and socat give it; the kernel does not tell of these whether the peer is there."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as ours:
+            theirs = server.accept()[0]
+            with shared_cage.popen("sh", "-c", "cat; sleep 0.8; echo end", stdin=theirs, stdout=theirs) as one:
+                theirs.close()
+                ours.sendall(b"by tcp\n")
+                ours.shutdown(socket.SHUT_WR)
+                assert receive(ours, 100) == b"by tcp\nend\n"
+                assert one.wait(5) == 0
+
+
 def receive(connection: socket.socket, size: int) -> bytes:
     """As much as that, or what comes before the end."""
     connection.settimeout(10)
