@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -363,13 +365,15 @@ def test_a_project_table_may_spell_a_link(tmp_path, write):
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
+def home(tmp_path, monkeypatch, request):
     for name in [name for name in os.environ if name.startswith(("XDG_", "CAGEWRAP_"))]:
         monkeypatch.delenv(name)
-    for name in ("home/.config", "run", "home/proj/sub"):
+    for name in ("home/.config", "home/proj/sub"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    short = tempfile.mkdtemp(prefix="run-")  # sockets below it must have names of 107 bytes
+    request.addfinalizer(lambda: shutil.rmtree(short))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", short)
     (tmp_path / "home/proj/.git").mkdir()
     (tmp_path / "home/proj/.git/HEAD").write_text("ref: refs/heads/main\n")
     (tmp_path / "home/proj/.git/objects").mkdir()
