@@ -111,6 +111,7 @@ class Launcher:
         self.env = env
         self.is_alone = is_alone
         self._count = 0
+        self._clones = True
         self._program = spawn.Program(runtime.name, env.get("PATH", ""))
         self._program.hold_copy()
         self._user_fd = namespaces.podman_user_namespace(inside.init_pid)
@@ -144,6 +145,9 @@ class Launcher:
         fds = [(fd, at) for at, fd in enumerate(launch.stdio)] + own
         if console is not None and call.process_file and call.preserved_fds:
             fds.append((console.hold, _GATE_FD))
+        cgroup = "" if self.inside.own_cgroup else launch.cgroup
+        if self._count == 1 and cgroup:
+            self._clones = spawn.can_clone_into(cgroup)
         self.loop.pending_launches += 1
         try:
             pid = spawn.spawn(
@@ -151,7 +155,8 @@ class Launcher:
                 self.runtime.exec_args(self.inside.state_dir, call),
                 self.env,
                 fds,
-                cgroup="" if self.inside.own_cgroup else launch.cgroup,
+                cgroup=cgroup,
+                clones=self._clones,
                 user_namespace=self._user_fd,
                 log=call.log_file,
             )
@@ -230,7 +235,8 @@ class Launcher:
         else:
             if launch.cgroup:
                 cgroups.kill(launch.cgroup)
-            failed(explain_exec_failure(log, os.fsdecode(launch.argv[0])))
+            reason = log or f"{self.runtime.name} ended with wait status {status}"
+            failed(explain_exec_failure(reason, os.fsdecode(launch.argv[0])))
 
     # -- ending a tree -------------------------------------------------------------------------
 

@@ -320,13 +320,18 @@ class Keeper:
             )
 
     def _message_cgroup(self) -> str:
+        """A new cgroup for a message. One that a killed keeper left is not used again: a child
+        made in a cgroup that was killed once is killed too (see spawn.can_clone_into)."""
         if not self._message_parent:
             return ""
-        self._count += 1
-        path = os.path.join(self._message_parent, f"m{self._count}")
-        if not cgroups.make(path):
-            raise KeeperError(f"The cgroup {path} cannot be made.", "cagewrap doctor")
-        return path
+        while True:
+            self._count += 1
+            path = os.path.join(self._message_parent, f"m{self._count}")
+            if os.path.exists(path):
+                continue
+            if not cgroups.make(path):
+                raise KeeperError(f"The cgroup {path} cannot be made.", "cagewrap doctor")
+            return path
 
     def _is_alone(self) -> bool:
         return len(self.messages) <= 1 and not self.lingering

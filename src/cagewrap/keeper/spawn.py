@@ -81,17 +81,19 @@ def spawn(
     fds: Sequence[tuple[int, int]],
     *,
     cgroup: str = "",
+    clones: bool = True,
     user_namespace: int = -1,
     log: str = "",
 ) -> int:
     """Start a program as a child in a session of its own; returns its pid. Raises OSError.
 
+    cgroup: where it lives, "" for where we are. clones: what `can_clone_into` said.
     fds: pairs (ours, its number in the child), made in this order; nothing else is inherited.
     user_namespace: a descriptor of the one to enter, -1 to stay.
     log: the file to write to when it cannot be executed, "" for the child's stderr; it then ends
     with status 127.
     """
-    pid = _fork_into(cgroup)
+    pid = _fork(cgroup, clones=clones)
     if pid == 0:
         try:
             os.setsid()
@@ -109,23 +111,40 @@ def spawn(
     return pid
 
 
-def _fork_into(cgroup: str) -> int:
-    """Fork, the child in a cgroup from its first moment on ("" for ours)."""
-    if not cgroup:
-        return os.fork()
+def can_clone_into(cgroup: str) -> bool:
+    """Whether a child that is made in a cgroup lives. For a new cgroup, which nobody has killed.
+
+    Linux 6.14 and later compare how often the new cgroup and ours were killed (`cgroup.kill`),
+    and kill the child when the counts differ.
+    """
+    pid = _clone_into(cgroup)
+    if pid == 0:
+        os._exit(0)
+    return pid > 0 and os.waitpid(pid, 0)[1] == 0
+
+
+def _fork(cgroup: str, *, clones: bool) -> int:
+    """Fork, the child in a cgroup from its first moment on if that can be."""
+    pid = _clone_into(cgroup) if cgroup and clones else -1
+    if pid >= 0:
+        return pid
+    return _fork_and_move(cgroup) if cgroup else os.fork()
+
+
+def _clone_into(cgroup: str) -> int:
+    """As fork; -1 where the kernel or a seccomp filter has no clone3, or not this cgroup."""
     directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     arguments = _CloneArguments(
         flags=_CLONE_INTO_CGROUP, exit_signal=signal.SIGCHLD, cgroup=directory
     )
     pid: int = _libc.syscall(_SYS_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments))
-    if pid == 0:
-        return 0
-    os.close(directory)
-    return pid if pid > 0 else _fork_and_move(cgroup)
+    if pid != 0:
+        os.close(directory)
+    return pid
 
 
 def _fork_and_move(cgroup: str) -> int:
-    """The slow way, for a kernel or a seccomp filter without clone3."""
+    """The slow way."""
     pid = os.fork()
     if pid == 0:
         try:
