@@ -1,4 +1,4 @@
-"""How fast cagewrap is, as ratios within one run: docs/reference/benchmark.md says what is measured.
+"""How fast cagewrap is, as ratios within one run; docs/reference/benchmark.md says what.
 
 Run by `./check bench` as the unprivileged user of a test host, with the image below.
 """
@@ -60,7 +60,9 @@ class Bench:
     def verb(self, *words: str) -> str:
         """Run a verb; returns what it prints."""
         argv = [self.cagewrap, *words]
-        done = subprocess.run(argv, cwd=self.project, env=self.env, capture_output=True, text=True)
+        done = subprocess.run(
+            argv, cwd=self.project, env=self.env, capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise SystemExit(f"{' '.join(argv)}: {done.stderr}")
         return done.stdout
@@ -340,7 +342,8 @@ def machine() -> dict[str, object]:
 
     def version(*argv: str) -> str:
         try:
-            return subprocess.run(argv, capture_output=True, text=True).stdout.splitlines()[0]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            return done.stdout.splitlines()[0]
         except (OSError, IndexError):
             return ""
 
