@@ -281,7 +281,7 @@ class Message:
     def reply_error(self, error: CagewrapError) -> None:
         """Tell the shim why its command did not start."""
         parts = (str(error.exit_code), error.message, error.hint)
-        text = "\0".join(part.replace("\0", "") for part in parts)  # podman's own texts can hold NUL
+        text = "\0".join(part.replace("\0", "") for part in parts)  # podman's texts can hold NUL
         self.reply(protocol.ERROR + text.encode(errors="replace"))
 
     def _look_for_hangup(self) -> None:
