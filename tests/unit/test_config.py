@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -365,21 +364,20 @@ def test_a_project_table_may_spell_a_link(tmp_path, write):
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch, request):
+def home(tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith(("XDG_", "CAGEWRAP_"))]:
         monkeypatch.delenv(name)
     for name in ("home/.config", "home/proj/sub"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    short = tempfile.mkdtemp(prefix="run-")  # sockets below it must have names of 107 bytes
-    request.addfinalizer(lambda: shutil.rmtree(short))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", short)
     (tmp_path / "home/proj/.git").mkdir()
     (tmp_path / "home/proj/.git/HEAD").write_text("ref: refs/heads/main\n")
     (tmp_path / "home/proj/.git/objects").mkdir()
     (tmp_path / "home/proj/.git/refs").mkdir()
     monkeypatch.chdir(tmp_path / "home/proj/sub")
-    return tmp_path / "home"
+    with tempfile.TemporaryDirectory(prefix="run-") as short:  # sockets below it have short names
+        monkeypatch.setenv("XDG_RUNTIME_DIR", short)
+        yield tmp_path / "home"
 
 
 def run(*argv):
