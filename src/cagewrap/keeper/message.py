@@ -306,6 +306,7 @@ class Message:
         if self._in is not None:
             # Before the shim is let go: who reads the file next goes on from there.
             self._in.close()
+        shim_was_gone = self._shim_is_gone()  # asked before it is told, and ends of it
         pid, self.pid = self.pid, 0
         if pid in self.loop.never_executed:
             self.loop.never_executed.discard(pid)
@@ -320,7 +321,7 @@ class Message:
             self.reply(protocol.KILLED + b"%d" % number)
         else:
             self.reply(protocol.EXITED + b"%d" % os.WEXITSTATUS(status))
-        if not self._doomed and (self._shim_is_gone() or self._ended_with_its_harness(status)):
+        if not self._doomed and (shim_was_gone or self._ended_with_its_harness(status)):
             self._doomed = True
             self._end_tree()
         elif not self._doomed:
