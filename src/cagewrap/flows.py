@@ -88,6 +88,7 @@ class Relay:
 
     def serve(self) -> None:
         """Until the keeper turns out not to have begun."""
+        _signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         connection = self.shim.connection.fileno()
         while True:
             events = self._wait(connection)
@@ -101,6 +102,7 @@ class Relay:
                 if events.get(fd, 0) & (mask | TROUBLE):
                     self.step(flow)
             if connection in events and not self.packet(self.receive()):
+                _signal.set_wakeup_fd(-1)
                 return
 
     def _wait(self, connection: int) -> dict[int, int]:
@@ -115,7 +117,8 @@ class Relay:
         poll = select.poll()
         for fd, mask in masks.items():
             poll.register(fd, mask)
-        return dict(poll.poll(None if is_front else BACKGROUND_S * 1000))
+        wait_s = 0.0 if self.signals else None if is_front else BACKGROUND_S
+        return dict(poll.poll(None if wait_s is None else wait_s * 1000))
 
     def step(self, flow: Flow) -> None:
         """A flow can go on; one that has ended is forgotten."""
@@ -128,13 +131,10 @@ class Relay:
         self.flows.remove(flow)
 
     def got_signal(self, number: int, _frame: object = None) -> None:
-        """The handler: keep it for the loop, once."""
+        """The handler: keep it for the loop, once. It is the interpreter that wakes the loop: it
+        may run this only when the wait is over."""
         if number not in self.signals:
             self.signals.append(number)
-        try:
-            os.write(self._wake_write, b"!")
-        except BlockingIOError:
-            return
 
     def receive(self) -> bytes:
         """The keeper's next packet."""

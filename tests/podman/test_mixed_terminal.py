@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .cages import IDENTITIES, Cage, read_bytes, seconds_until, wait_until
+from .cages import CAGEWRAP, IDENTITIES, Cage, read_bytes, seconds_until, wait_until
 from .terminals import CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z, PROMPT, Terminals, children
 
 RUNTIMES = ("crun", "runc")
