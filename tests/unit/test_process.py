@@ -1,7 +1,9 @@
 """The OCI process document, and the shell gate for words that JSON cannot carry."""
 
 import json
+import os
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -9,13 +11,12 @@ from cagewrap.errors import UnsupportedError
 from cagewrap.runtimes.base import ExecCall
 from cagewrap.runtimes.oci import runtime
 from cagewrap.runtimes.process import (
-    GATE,
     Limit,
     Process,
     capability_names,
-    gate_script,
     is_plain,
     process_document,
+    split_at_gate,
 )
 
 PROCESS = Process(
@@ -67,47 +68,55 @@ def test_plain_is_utf8():
     assert not is_plain((b"a", b"\xff"))
 
 
+def run_gate(tmp_path, process):
+    """What comes out of a process that prints, run as the runtime would run it."""
+    document, script = split_at_gate(process)
+    file = tmp_path / "script"
+    file.write_bytes(script)
+    argv = [word.decode().replace("/proc/self/fd/3", str(file)) for word in document.argv]
+    env = dict(entry.split(b"=", 1) for entry in document.env)
+    assert is_plain((*document.argv, *document.env, document.cwd))
+    return subprocess.run(argv, env=env, cwd=document.cwd, capture_output=True, check=True).stdout
+
+
 def test_gate_sets_every_byte_of_the_environment(tmp_path):
     values = {
         b"PLAIN": b"1",
-        b"QUOTES": b"a'b\"c\\ $X `id`\n\t",
+        b"QUOTES": b"a'b\"c\\ $X `id`\n\t\xff",
         b"BYTES": bytes(range(1, 256)),
         b"EMPTY": b"",
-        b"not-a-name": b"dropped",
+        b"not-a-name": b"a shell drops it",
     }
-    from dataclasses import replace
-
     env = tuple(name + b"=" + value for name, value in values.items())
-    script = tmp_path / "script"
-    script.write_bytes(gate_script(replace(PROCESS, env=env)))
-    gate = [word.replace("/proc/self/fd/3", str(script)) for word in GATE]
-    done = subprocess.run(
-        [*gate, "/usr/bin/env", "-0"], env={}, capture_output=True, check=True, close_fds=False
-    )
-    found = dict(entry.split(b"=", 1) for entry in done.stdout.split(b"\0") if entry)
+    out = run_gate(tmp_path, replace(PROCESS, argv=(b"/usr/bin/env", b"-0"), env=env, cwd=b"/"))
+    found = dict(entry.split(b"=", 1) for entry in out.split(b"\0") if entry)
     del values[b"not-a-name"]
     assert {name: found.get(name) for name in values} == values
-    done = subprocess.run(
-        [*gate, "/bin/sh", "-c", "umask"], env={}, capture_output=True, check=True
+
+
+def test_gate_sets_every_byte_of_the_arguments(tmp_path):
+    words = (b"", b"-n", b"\xff'\xfe", b"a\nb", b"", b"$X", bytes(range(1, 256)), b"")
+    argv = (b"/usr/bin/printf", b"%s|", *words)
+    assert run_gate(tmp_path, replace(PROCESS, argv=argv, cwd=b"/")) == b"|".join((*words, b""))
+
+
+def test_gate_enters_a_directory_of_any_name(tmp_path):
+    directory = os.fsencode(tmp_path) + b"/a'\xff"
+    os.mkdir(directory)
+    assert run_gate(tmp_path, replace(PROCESS, argv=(b"/bin/pwd",), cwd=directory)) == (
+        directory + b"\n"
     )
-    assert done.stdout.strip() == b"0027"
 
 
-CALL = ExecCall(container_id="cid", pid_file="/p", log_file="/l")
+CALL = ExecCall(container_id="cid", pid_file="/p", log_file="/l", process_file="/d")
 
 
-def test_exec_args_name_a_document_or_the_words():
-    crun = runtime("crun")
-    assert crun.exec_args("/run/crun", ExecCall("cid", "/p", "/l", process_file="/d"))[-3:] == (
-        "--process", "/d", "cid",
-    )  # fmt: skip
-    words = crun.exec_args(
-        "/run/crun",
-        ExecCall("cid", "/p", "/l", argv=("a", "-b", ""), cwd="/w", user="1:2", preserved_fds=1),
-    )
-    assert words[-10:] == (
-        "--preserve-fds", "1", "--user", "1:2", "--cwd", "/w", "cid", "a", "-b", "",
-    )  # fmt: skip
+def test_exec_args_name_the_document():
+    for name in ("crun", "runc"):
+        assert runtime(name).exec_args("/run", CALL)[-3:] == ("--process", "/d", "cid")
+    held = replace(CALL, preserved_fds=1)
+    words = ("--preserve-fds", "1", "--process", "/d", "cid")
+    assert runtime("crun").exec_args("/run", held)[-5:] == words
     assert runtime("runc").state_dir("/run/user/1") == "/run/user/1/runc"
 
 

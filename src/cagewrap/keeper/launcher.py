@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cagewrap.errors import CagewrapError
 from cagewrap.keeper import cgroups, namespaces, spawn
@@ -19,12 +19,11 @@ from cagewrap.keeper.loop import Loop
 from cagewrap.runtimes.base import ExecCall, Runtime
 from cagewrap.runtimes.failures import explain_exec_failure
 from cagewrap.runtimes.process import (
-    GATE,
     Limit,
     Process,
-    gate_script,
     is_plain,
     process_document,
+    split_at_gate,
 )
 
 _PROCESS_FD = 11
@@ -139,11 +138,13 @@ class Launcher:
             if launch.terminal
             else None
         )
-        call, document = self._call(launch, base, console)
+        call, document, script = self._call(launch, base, console)
         own = self._descriptors(launch, base)
-        own.append((_memory_file(document), _PROCESS_FD if call.process_file else _GATE_FD))
+        own.append((_memory_file(document), _PROCESS_FD))
+        if script:
+            own.append((_memory_file(script), _GATE_FD))
         fds = [(fd, at) for at, fd in enumerate(launch.stdio)] + own
-        if console is not None and call.process_file and call.preserved_fds:
+        if console is not None and call.preserved_fds and not script:
             fds.append((console.hold, _GATE_FD))
         cgroup = "" if self.inside.own_cgroup else launch.cgroup
         if self._count == 1 and cgroup:
@@ -176,13 +177,16 @@ class Launcher:
 
         self.loop.on_end(pid, ended)
 
-    def _call(self, launch: Launch, base: str, console: Console | None) -> tuple[ExecCall, bytes]:
-        """The runtime's call, and the document that goes to fd 11 or 3."""
+    def _call(
+        self, launch: Launch, base: str, console: Console | None
+    ) -> tuple[ExecCall, bytes, bytes]:
+        """The runtime's call, the document that goes to fd 11, and the gate's script for fd 3
+        (b"" where a document can say all)."""
         inside = self.inside
-        is_plain_launch = is_plain((*launch.argv, *launch.env, launch.cwd))
+        needs_gate = not is_plain((*launch.argv, *launch.env, launch.cwd))
         is_held = (
             console is not None
-            and is_plain_launch
+            and not needs_gate
             and can_hold(inside.init_pid, launch.argv, launch.env, launch.cwd)
         )
         process = Process(
@@ -192,23 +196,19 @@ class Launcher:
             no_new_privileges=inside.no_new_privileges, selinux_label=inside.selinux_label,
             size=(launch.terminal.rows, launch.terminal.columns) if launch.terminal else None,
         )  # fmt: skip
-        cgroup = os.path.basename(launch.cgroup) if inside.own_cgroup and launch.cgroup else ""
+        script = b""
+        if needs_gate:
+            process, script = split_at_gate(process)
         call = ExecCall(
             container_id=inside.container_id,
             pid_file=base + ".pid",
             log_file=base + ".log",
-            cgroup=cgroup,
+            cgroup=os.path.basename(launch.cgroup) if inside.own_cgroup and launch.cgroup else "",
             console_socket=console.path if console is not None else "",
-            preserved_fds=int(is_held),
+            preserved_fds=int(is_held or needs_gate),
+            process_file=f"/proc/self/fd/{_PROCESS_FD}",
         )
-        if is_plain_launch:
-            document = f"/proc/self/fd/{_PROCESS_FD}"
-            return replace(call, process_file=document), process_document(process)
-        words = (*GATE, *(os.fsdecode(word) for word in launch.argv))
-        user = f"{inside.uid}:{inside.gid}"
-        cwd = os.fsdecode(launch.cwd)
-        gated = replace(call, argv=words, cwd=cwd, user=user, preserved_fds=1)
-        return gated, gate_script(process)
+        return call, process_document(process), script
 
     def _descriptors(self, launch: Launch, base: str) -> list[tuple[int, int]]:
         """The runtime's own 0, 1 and 2, as (ours, its), where the agent gets a pty."""

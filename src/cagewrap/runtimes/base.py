@@ -11,8 +11,7 @@ class ExecCall:
     """One process to start in a container.
 
     container_id: full id. pid_file: where the runtime writes the new process's pid.
-    log_file: where it writes its own errors. process_file: the OCI process document; "" when
-    `argv` is given instead (a command with bytes that JSON cannot carry).
+    log_file: where it writes its own errors. process_file: the OCI process document.
     cgroup: sub-cgroup below the container's own ("" for none). console_socket: "" without a pty.
     preserved_fds: how many descriptors from 3 on the process inherits.
     """
@@ -20,10 +19,7 @@ class ExecCall:
     container_id: str
     pid_file: str
     log_file: str
-    process_file: str = ""
-    argv: tuple[str, ...] = ()
-    cwd: str = "/"
-    user: str = "0:0"
+    process_file: str
     cgroup: str = ""
     console_socket: str = ""
     preserved_fds: int = 0

@@ -18,7 +18,7 @@ class Crun:
         return f"{runtime_home}/crun"
 
     def exec_args(self, state_dir: str, call: ExecCall) -> tuple[str, ...]:
-        """`crun exec`; with --process it takes user, environment and limits from the document."""
+        """`crun exec`; the document says user, environment and limits."""
         return (
             "crun", "--root", state_dir, f"--log={call.log_file}",
             "exec", "--detach", "--pid-file", call.pid_file,
@@ -51,10 +51,7 @@ class Runc:
 def _common(call: ExecCall) -> tuple[str, ...]:
     tty = ("--tty", "--console-socket", call.console_socket) if call.console_socket else ()
     fds = ("--preserve-fds", str(call.preserved_fds)) if call.preserved_fds else ()
-    if call.process_file:
-        return (*tty, *fds, "--process", call.process_file, call.container_id)
-    where = ("--user", call.user, "--cwd", call.cwd)
-    return (*tty, *fds, *where, call.container_id, *call.argv)
+    return (*tty, *fds, "--process", call.process_file, call.container_id)
 
 
 _RUNTIMES: dict[str, Runtime] = {"crun": Crun(), "runc": Runc()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # include/uapi/linux/capability.h, in bit order.
 CAPABILITIES = (
@@ -95,18 +95,29 @@ def process_document(process: Process) -> bytes:
     return json.dumps(document).encode()
 
 
-def gate_script(process: Process) -> bytes:
-    """A shell script, read from fd 3, that sets the environment of `process` and its umask.
-
-    For the one case JSON cannot carry: words that are not UTF-8. `sh -c '. /proc/self/fd/3 …'`
-    keeps the values out of every argv.
+def split_at_gate(process: Process) -> tuple[Process, bytes]:
+    """A process that a document can carry, and the shell script it reads from fd 3 to become
+    the one that none can: with words that are not UTF-8. Needs /bin/sh in the image.
     """
-    lines = [b"umask %03o" % process.umask]
+    lines: list[bytes] = []
+    plain: list[bytes] = []
     for entry in process.env:
         name, _, value = entry.partition(b"=")
-        if _is_shell_name(name):
-            lines.append(b"export " + name + b"='" + value.replace(b"'", b"'\\''") + b"'")
-    return b"\n".join(lines) + b"\n"
+        if is_plain((entry,)):
+            plain.append(entry)
+        elif _is_shell_name(name):
+            lines.append(b"export " + name + b"=" + _quoted(value))
+    cwd = process.cwd
+    if not is_plain((cwd,)):
+        lines.append(b"cd " + _quoted(cwd) + b" || exit 127")
+        cwd = b"/"
+    lines.append(b"set -- " + b" ".join(_quoted(word) for word in process.argv))
+    argv = tuple(word.encode() for word in GATE)
+    return replace(process, argv=argv, env=tuple(plain), cwd=cwd), b"\n".join(lines) + b"\n"
+
+
+def _quoted(word: bytes) -> bytes:
+    return b"'" + word.replace(b"'", b"'\\''") + b"'"
 
 
 def _is_shell_name(name: bytes) -> bool:
@@ -114,4 +125,4 @@ def _is_shell_name(name: bytes) -> bool:
 
 
 GATE = ("/bin/sh", "-c", '. /proc/self/fd/3; exec 3<&-; exec "$@"', "sh")
-"""What runs in front of a command whose words are not UTF-8; needs /bin/sh in the image."""
+"""What runs in front of a command whose words are not UTF-8."""
