@@ -169,7 +169,8 @@ def cpu_seconds(pid: int) -> float:
 def shims(script: int) -> list[int]:
     """The children of a script that have become cagewrap."""
     argvs = {pid: read_bytes(f"/proc/{pid}/cmdline").split(b"\0") for pid in children(script)}
-    return [pid for pid, argv in argvs.items() if b"python" in argv[0] and b"cagewrap" in argv[1]]
+    program = os.fsencode(CAGEWRAP)
+    return [pid for pid, argv in argvs.items() if b"python" in argv[0] and program in argv[:3]]
 
 
 # --- the end ------------------------------------------------------------------------------------
