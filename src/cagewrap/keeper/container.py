@@ -45,6 +45,8 @@ class Container:
         self.container_id = ""
         self.init_pid = 0
         self._has_reported = False
+        self._has_mended = False
+        self._has_retried = False
 
     def bring_up(
         self,
@@ -101,7 +103,7 @@ class Container:
             elif "already in use" in err and tries > 1:
                 # Left by a keeper that was killed between making it and writing it down.
                 self._start_over(tries - 1)
-            else:
+            elif not self._mend(err, lambda: self._make(tries)):
                 self._end_strays()
                 self._fail(self.record.run_args, code, err)
 
@@ -110,6 +112,7 @@ class Container:
         self._spawn(self.record.run_args, made)
 
     def _restarted(self, code: int, _out: str, err: str) -> None:
+        start = podman.start_args(self.record.name)
         if code == 0:
             self._runs(err)
         elif podman.says_missing(err):
@@ -119,9 +122,24 @@ class Container:
             )
             self._make(tries=2)
         elif podman.says_improper_state(err) and self._report_end():
-            self._spawn(podman.start_args(self.record.name), self._restarted)
+            self._spawn(start, self._restarted)
+        elif self._mend(err, lambda: self._spawn(start, self._restarted)):
+            pass
+        elif not self._has_retried:
+            # podman tidies up as it fails: what was killed with its conmon starts then.
+            self._has_retried = True
+            self._spawn(start, self._restarted)
         else:
-            self._fail(podman.start_args(self.record.name), code, err)
+            self._fail(start, code, err)
+
+    def _mend(self, err: str, again: Callable[[], None]) -> bool:
+        """Let podman forget its pause process, once, when it says that this and all it ran is
+        gone; then call `again`."""
+        if self._has_mended or not podman.says_wedged(err):
+            return False
+        self._has_mended = True
+        self._spawn(podman.migrate_args(), lambda *_: again())
+        return True
 
     def _report_end(self) -> bool:
         """Tell podman in conmon's place, once, that the container has ended.

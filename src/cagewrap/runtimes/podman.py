@@ -97,6 +97,17 @@ def remove_image_args(image: str) -> tuple[str, ...]:
     return ("podman", "rmi", image)
 
 
+def says_wedged(err: str) -> bool:
+    """Whether podman finds neither its pause process nor a running container to take its user
+    namespace from, though it noted some: they were killed. Then it does nothing any more."""
+    return "invalid internal status, try resetting the pause process" in err
+
+
+def migrate_args() -> tuple[str, ...]:
+    """Make podman forget its pause process; stops every container, so only when none runs."""
+    return ("podman", "system", "migrate")
+
+
 def says_missing(stderr: str) -> bool:
     """Whether podman said that there is no such container."""
     text = stderr.lower()
