@@ -128,6 +128,7 @@ def choose_session(plan: Plan, command: list[str]) -> Record:
             if old is not None:
                 found = sessions.renamed(old, settings.session)
                 sessions.write_record(paths, found)
+                warm.forget_tickets()  # of the old name, which is free again
         if found is None:
             return _make_session(plan, {record.name for record in records})
     return _note_changes(plan, found)

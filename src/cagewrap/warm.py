@@ -112,6 +112,16 @@ def write_ticket(
         return
 
 
+def forget_tickets() -> None:
+    """Let every next message take the full path: what a ticket says may no longer hold."""
+    directory = runtime_dir() + b"/tickets"
+    try:
+        for name in os.listdir(directory):
+            os.unlink(directory + b"/" + name)
+    except OSError:
+        return
+
+
 def _ticket_file(directory: bytes, wanted: list[bytes]) -> bytes:
     return directory + b"/tickets/%08x" % zlib.crc32(b"\0".join(wanted))
 
