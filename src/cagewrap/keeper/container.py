@@ -100,16 +100,23 @@ class Container:
             if code == 0:
                 self.container_id = out.strip().splitlines()[-1]
                 self._runs(err)
-            elif "already in use" in err and tries > 1:
-                # Left by a keeper that was killed between making it and writing it down.
+            elif self._mend(err, lambda: self._make(tries)):
+                pass
+            elif tries > 1 and ("already in use" in err or self._is_unexplained(code, err)):
+                # Left by a keeper that was killed between making it and writing it down; or
+                # podman, conmon or the runtime was killed meanwhile.
                 self._start_over(tries - 1)
-            elif not self._mend(err, lambda: self._make(tries)):
+            else:
                 self._end_strays()
                 self._fail(self.record.run_args, code, err)
 
         self._remove_pid_file()
         os.close(os.open(self._making, os.O_WRONLY | os.O_CREAT, 0o600))
         self._spawn(self.record.run_args, made)
+
+    def _is_unexplained(self, code: int, err: str) -> bool:
+        error = explain_failure(self.record.run_args, code, err, image=self.record.image)
+        return error.id == CagewrapError.id
 
     def _restarted(self, code: int, _out: str, err: str) -> None:
         start = podman.start_args(self.record.name)
