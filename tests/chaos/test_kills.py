@@ -84,7 +84,7 @@ class Round:
         self.tally.slowest_s[self.actor] = max(
             self.tally.slowest_s[self.actor], time.monotonic() - began
         )
-        assert marked(self.mark) == [], "the next start left something of the message"
+        assert until(lambda: not marked(self.mark), GONE_S), "the next start left something of it"
         code, said = bystander.answer(b"%d\n" % self.number)
         bystander.end()
         assert (code, said) == (0, b"heard %d\n" % self.number), "another session's message broke"
