@@ -450,23 +450,3 @@ def test_keepers_killed_one_after_the_other_lose_no_message(cage: Cage) -> None:
         cage.text("sh", "-c", "sleep 1000 >/dev/null 2>&1 &")
         kill(cage.keeper())
         assert cage.text("echo", "next") == "next\n"
-
-
-def test_message_starts_where_the_keepers_own_cgroup_was_killed_before(cage: Cage) -> None:
-    """Newer kernels then kill whatever is made directly in another cgroup."""
-    from .cages import own_cgroup
-
-    ours = own_cgroup() / f"killed-{os.getpid()}"
-    ours.mkdir()
-    (ours / "cgroup.kill").write_text("1")
-
-    def move() -> None:
-        (ours / "cgroup.procs").write_text("0")
-
-    try:
-        assert cage.text("echo", "works", preexec_fn=move) == "works\n"
-        cage.stop()
-    finally:
-        assert wait_until(lambda: not (ours / "cgroup.procs").read_text(), 5)
-        for directory, _, _ in os.walk(ours, topdown=False):
-            os.rmdir(directory)
