@@ -1,4 +1,4 @@
-"""Real cages: every test starts real containers, as an unprivileged user. See ./check podman-4.3."""
+"""Real cages: every test runs real containers, as an unprivileged user. See ./check podman-4.3."""
 
 import pytest
 

@@ -63,7 +63,7 @@ class Place:
 class Shim(subprocess.Popen[bytes]):
     """A command in a cage, as seen from outside; a test that fails does not wait for it."""
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is not None:
             self.kill()
             for stream in (self.stdin, self.stdout, self.stderr):
@@ -250,7 +250,9 @@ def leftovers(name: str) -> list[str]:
     found = [f"keeper {pid}" for pid in keepers(name)]
     found += [f"cgroup {path}" for path in cgroups_of(name)]
     runtime = RUNTIME_DIR / "cagewrap"
-    found += [str(path) for path in (runtime / f"{name}.sock", runtime / f"{name}.d") if path.exists()]
+    found += [
+        str(path) for path in (runtime / f"{name}.sock", runtime / f"{name}.d") if path.exists()
+    ]
     return found
 
 

@@ -77,9 +77,7 @@ def cage(make_cage: Callable[..., Cage]) -> Cage:
 
 
 @pytest.fixture(scope="module")
-def shared_cage(
-    tmp_path_factory: pytest.TempPathFactory, nothing_before: None
-) -> Iterator[Cage]:
+def shared_cage(tmp_path_factory: pytest.TempPathFactory, nothing_before: None) -> Iterator[Cage]:
     """A cage that runs already and that a module's tests share; each leaves nothing running."""
     cage = Cage(tmp_path_factory.mktemp("shared") / "place")
     cage.text("true")
@@ -111,5 +109,3 @@ def nothing_running(request: pytest.FixtureRequest) -> Iterator[None]:
                 os.kill(pid, signal.SIGKILL)
             assert left == []
             assert cage.keeper() != 0
-
-

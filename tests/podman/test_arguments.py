@@ -159,7 +159,9 @@ def test_umask_is_the_callers(identity_cage: Cage, mask: int) -> None:
 
 
 @pytest.mark.parametrize("soft_hard", [(64, 128), (300, 300), (1000, 1024)])
-def test_limit_of_open_files_is_the_callers(identity_cage: Cage, soft_hard: tuple[int, int]) -> None:
+def test_limit_of_open_files_is_the_callers(
+    identity_cage: Cage, soft_hard: tuple[int, int]
+) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, soft_hard)
 
@@ -191,5 +193,3 @@ def test_limits_of_the_first_harness_do_not_bind_the_next(cage: Cage) -> None:
 
 def test_priority_is_not_lowered_by_the_keeper(shared_cage: Cage) -> None:
     assert shared_cage.text("nice") == "0\n"
-
-

@@ -74,11 +74,11 @@ def pipe() -> tuple[IO[bytes], IO[bytes]]:
     return open(reader, "rb"), open(writer, "wb")
 
 
-# --- how a message can lose its reason ------------------------------------------------------------
+# --- how a message can lose its reason ----------------------------------------------------------
 
 
 def test_killed_shim_takes_its_whole_tree_along(identity_cage: Cage, latencies: Latencies) -> None:
-    """A child, a session of its own, double forks, `env -i setsid`, one deaf to TERM, another uid."""
+    """Child, session of its own, double forks, `env -i setsid`, one deaf to TERM, another uid."""
     with other_message(identity_cage), tree(identity_cage, "mark-shim") as process:
         assert len(identity_cage.inside_programs("mark-shim")) >= TREE - 2
         process.kill()
@@ -88,7 +88,9 @@ def test_killed_shim_takes_its_whole_tree_along(identity_cage: Cage, latencies: 
 
 
 def test_killed_shim_ends_a_simple_agent_quickly(shared_cage: Cage, latencies: Latencies) -> None:
-    with shared_cage.popen("sh", "-c", "echo ready; exec sleep 1000", stdout=subprocess.PIPE) as process:
+    with shared_cage.popen(
+        "sh", "-c", "echo ready; exec sleep 1000", stdout=subprocess.PIPE
+    ) as process:
         assert line(process) == "ready"
         process.kill()
         took = seconds_until(lambda: not shared_cage.inside_pids(), GONE_S)
@@ -178,28 +180,31 @@ def test_reader_that_goes_away_ends_a_silent_agent(
 ) -> None:
     """It writes nothing, so no SIGPIPE tells it; the harness lives and holds stdin open."""
     ours, theirs = socket.socketpair() if kind == "socket" else pipe()
-    with ours, theirs:
-        with shared_cage.popen(
+    with (
+        ours,
+        theirs,
+        shared_cage.popen(
             "sh", "-c", "echo ready; sleep 1000 & wait", stdin=subprocess.PIPE, stdout=theirs
-        ) as process:
-            theirs.close()
-            assert wait_until(lambda: len(shared_cage.inside_pids()) == 2, 5)
-            ours.close()
-            took = seconds_until(lambda: not shared_cage.inside_pids(), GONE_S)
-            latencies.add(f"stdout closed by its reader ({kind})", took)
-            process.wait(2)
+        ) as process,
+    ):
+        theirs.close()
+        assert wait_until(lambda: len(shared_cage.inside_pids()) == 2, 5)
+        ours.close()
+        took = seconds_until(lambda: not shared_cage.inside_pids(), GONE_S)
+        latencies.add(f"stdout closed by its reader ({kind})", took)
+        process.wait(2)
 
 
 def test_harness_that_dies_while_the_container_starts_leaves_nothing(cage: Cage) -> None:
     with cage.popen("sleep", "1000", stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert wait_until(lambda: cage.names() and keepers(cage.name()), 10)
         process.kill()
-    assert wait_until(lambda: cage.init(), 10)
+    assert wait_until(cage.init, 10)
     assert wait_until(lambda: not cage.inside_pids(), GONE_S)
     assert cage.text("echo", "next") == "next\n"
 
 
-# --- what is no reason to end an agent --------------------------------------------------------------
+# --- what is no reason to end an agent ----------------------------------------------------------
 
 
 def test_agent_started_to_outlive_its_harness_does(shared_cage: Cage, tmp_path: Path) -> None:
@@ -220,13 +225,14 @@ def test_agent_started_to_outlive_its_harness_does(shared_cage: Cage, tmp_path: 
 def test_prompt_piped_into_a_background_agent_does_not_end_it(
     shared_cage: Cage, tmp_path: Path
 ) -> None:
-    """`echo prompt | cagewrap -- claude -p >file &`, and the script goes on for a while and ends."""
+    """`echo prompt | cagewrap -- claude -p >file &`, and the script goes on a while and ends."""
     out = tmp_path / "out"
     script = f'{{ echo prompt | "$@" >{out} 2>&1 & }}; sleep 0.8; exit 0'
     argv = [*shared_cage.command(), "sh", "-c", "cat; sleep 3; echo finished"]
     subprocess.run(
         ["sh", "-c", script, "sh", *argv],
-        cwd=shared_cage.project, env=shared_cage.env, stdin=subprocess.DEVNULL, timeout=5, check=True,
+        cwd=shared_cage.project, env=shared_cage.env, stdin=subprocess.DEVNULL, timeout=5,
+        check=True,
     )  # fmt: skip
     assert wait_until(lambda: out.exists() and out.read_bytes() == b"prompt\nfinished\n", 6)
     assert wait_until(lambda: not shared_cage.inside_pids(), 1)
@@ -255,7 +261,7 @@ def test_shim_that_is_killed_after_the_end_of_its_agent_ends_nothing(shared_cage
             assert shared_cage.inside_programs("0.6")
 
 
-# --- the end of everything else -----------------------------------------------------------------------
+# --- the end of everything else -----------------------------------------------------------------
 
 
 def kill(pid: int) -> None:
@@ -344,7 +350,9 @@ STOPPED = b"the cage was stopped from outside"
 
 
 @pytest.mark.parametrize(
-    "how", [("kill",), ("stop", "--time", "1"), ("rm", "--force", "--time", "0")], ids=lambda how: how[0]
+    "how",
+    [("kill",), ("stop", "--time", "1"), ("rm", "--force", "--time", "0")],
+    ids=lambda how: how[0],
 )
 def test_container_ended_from_outside_is_told_and_comes_again(
     make_cage: Callable[..., Cage], how: tuple[str, ...]
@@ -413,14 +421,16 @@ def test_podman_system_migrate_stops_the_cage_and_it_comes_again(cage: Cage) -> 
 
 
 def test_state_of_another_boot_is_not_believed(cage: Cage) -> None:
-    """After a reboot: the container is stopped, /run is empty, and the pids are other processes'."""
+    """After a reboot: container stopped, /run empty, and the pids are those of other processes."""
     import json
 
     cage.text("touch", "/opt/installed")
     cage.stop()
     state_file = cage.cages_dir / cage.name() / "state.json"
     with subprocess.Popen(["sleep", "1000"]) as bystander:
-        started = int(Path(f"/proc/{bystander.pid}/stat").read_text().rpartition(")")[2].split()[19])
+        started = int(
+            Path(f"/proc/{bystander.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        )
         state = read_json(state_file) | {
             "boot_id": "00000000-0000-0000-0000-000000000000",
             "keeper_pid": bystander.pid,

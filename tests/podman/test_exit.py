@@ -80,7 +80,7 @@ def test_no_command_is_a_usage_error(identity_cage: Cage) -> None:
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_no_core_is_dumped_by_the_shim(identity_cage: Cage, limit: int) -> None:
-    script = f"ulimit -c {'unlimited' if limit < 0 else limit}; exec \"$@\""
+    script = f'ulimit -c {"unlimited" if limit < 0 else limit}; exec "$@"'
     command = ["sh", "-c", script, "sh", *identity_cage.command(), "sh", "-c", "kill -SEGV $$"]
     done = subprocess.run(
         command, cwd=identity_cage.place.config_home.parent / "project", env=identity_cage.env,

@@ -1,4 +1,4 @@
-"""A cage's life: started by a message, stopped when idle, started again; and its keeper meanwhile."""
+"""A cage's life: started by a message, stopped when idle, started again; and its keeper."""
 
 from __future__ import annotations
 
@@ -198,7 +198,9 @@ def test_runc_works_as_well(make_cage: Callable[..., Cage]) -> None:
     cage = make_cage("--runtime", "runc")
     assert cage.run("sh", "-c", "cat; exit 7", stdin=b"\xff\n").out == b"\xff\n"
     assert cage.run("sh", "-c", "kill -TERM $$", b"\xff").code == -15
-    with cage.popen("sh", "-c", "echo ready; setsid sleep 1000 & wait", stdout=subprocess.PIPE) as one:
+    with cage.popen(
+        "sh", "-c", "echo ready; setsid sleep 1000 & wait", stdout=subprocess.PIPE
+    ) as one:
         assert one.stdout is not None
         assert one.stdout.readline() == b"ready\n"
         one.kill()

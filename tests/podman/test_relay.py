@@ -1,4 +1,4 @@
-"""Regular files, directories and devices stay outside: the cage gets a pipe, the file what it wrote."""
+"""Files, directories and devices stay outside: the cage gets a pipe, the file what it wrote."""
 
 from __future__ import annotations
 

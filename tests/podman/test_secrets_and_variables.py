@@ -1,4 +1,4 @@
-"""The environment: what is chosen arrives, nothing else of the owner's does, and secrets stay so."""
+"""What is chosen of the environment arrives, nothing else does, and secrets stay secret."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .cages import PROGRAMS, RUNTIME_DIR, Cage, all_pids, podman, read_bytes
+from .cages import PROGRAMS, RUNTIME_DIR, Cage, all_pids, command_line, podman, read_bytes
 
 REPORT = PROGRAMS / "report.py"
 OWNERS = {
@@ -100,9 +100,11 @@ def watched(value: bytes) -> Iterator[list[str]]:
 
     def watch() -> None:
         while not done.is_set():
-            for pid in all_pids():
-                if pid not in ours and value in (argv := read_bytes(f"/proc/{pid}/cmdline")):
-                    seen.append(argv.replace(b"\0", b" ").decode(errors="replace"))
+            seen.extend(
+                command_line(pid)
+                for pid in all_pids()
+                if pid not in ours and value in read_bytes(f"/proc/{pid}/cmdline")
+            )
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -135,7 +137,9 @@ def test_secret_arrives_and_shows_nowhere_else(make_cage: Callable[..., Cage], h
         flags = ("--secret", f"THE_SECRET={file}")
     elif how == "config":
         file.write_text(value)
-        (cage.place.config_home / "cagewrap.toml").write_text(f'secret_files.THE_SECRET = "{file}"\n')
+        (cage.place.config_home / "cagewrap.toml").write_text(
+            f'secret_files.THE_SECRET = "{file}"\n'
+        )
     else:
         env, flags = {"THE_SECRET": value}, ("--secret", "THE_SECRET")
     if how == "bytes":

@@ -84,7 +84,7 @@ def test_directory_below_one_that_has_a_cage_is_in_that_cage(cage: Cage) -> None
     assert container_name(cage) == container_name(cage, cwd=below)
 
 
-# --- renamed sessions -------------------------------------------------------------------------------
+# --- renamed sessions ----------------------------------------------------------------------------
 
 CONVERSATION = "3f2504e0-4f89-11d3-9a0c-0305e82c3301"
 
@@ -134,7 +134,7 @@ def test_unknown_conversation_makes_a_new_cage(cage: Cage) -> None:
     assert cage.text(*script, flags=("--session", "new")).strip() != old
 
 
-# --- cages for one command ----------------------------------------------------------------------------
+# --- cages for one command -----------------------------------------------------------------------
 
 
 def test_rm_cage_is_gone_with_all_it_had(cage: Cage) -> None:
@@ -159,7 +159,7 @@ def test_killed_shim_of_a_rm_cage_leaves_nothing(cage: Cage) -> None:
     assert wait_until(lambda: not cage.names(), 6), cage.names()
 
 
-# --- settings that change -------------------------------------------------------------------------------
+# --- settings that change ------------------------------------------------------------------------
 
 
 def test_changed_settings_do_not_change_a_cage_that_is(cage: Cage) -> None:
@@ -190,7 +190,7 @@ def test_environment_settings_take_effect_at_once(cage: Cage) -> None:
     assert cage.text("sh", "-c", "echo [$ADDED]") == "[yes]\n"
 
 
-# --- many at once -----------------------------------------------------------------------------------------
+# --- many at once --------------------------------------------------------------------------------
 
 
 def crowd(cage: Cage, *flags: str) -> None:
@@ -204,7 +204,9 @@ def crowd(cage: Cage, *flags: str) -> None:
     with ThreadPoolExecutor(CROWD) as pool:
         answers = list(pool.map(ask, range(CROWD)))
     [name] = cage.names()
-    assert answers == [(number, b"%d\n%s\n" % (number, name.encode()), b"") for number in range(CROWD)]
+    assert answers == [
+        (number, b"%d\n%s\n" % (number, name.encode()), b"") for number in range(CROWD)
+    ]
     assert cage.keeper(name) != 0
     listed = podman("ps", "--all", "--quiet", "--filter", f"label=cagewrap.project={cage.project}")
     assert len(listed.stdout.split()) == 1
@@ -236,5 +238,3 @@ def test_two_projects_start_at_once(make_cage: Callable[..., Cage]) -> None:
     with ThreadPoolExecutor(3) as pool:
         names = list(pool.map(container_name, cages))
     assert len(set(names)) == 3
-
-

@@ -13,13 +13,16 @@ import pytest
 from .cages import PROGRAMS, Cage, process_state, read_bytes, wait_until
 
 FORWARDED = (
-    "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT", "SIGTSTP",
+    "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT",
+    "SIGTSTP",
 )  # fmt: skip
 SOON_S = 3.0
 
 
 @contextmanager
-def trap(cage: Cage, *names: str, before: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[bytes]]:
+def trap(
+    cage: Cage, *names: str, before: tuple[str, ...] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
     """A program that prints these signals, once it is ready; killed at the end."""
     argv = [*before, *cage.command(), "python3", PROGRAMS / "trap.py", *names]
     process = subprocess.Popen(
@@ -136,9 +139,7 @@ def test_ignored_hangup_stays_ignored(shared_cage: Cage) -> None:
 
 
 @pytest.mark.parametrize("runtime", ["crun", "runc"])
-def test_agent_starts_with_default_signals(
-    make_cage: Callable[..., Cage], runtime: str
-) -> None:
+def test_agent_starts_with_default_signals(make_cage: Callable[..., Cage], runtime: str) -> None:
     """Whatever the harness that came first, and with it the keeper, had ignored or blocked."""
 
     cage = make_cage("--runtime", runtime)

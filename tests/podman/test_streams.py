@@ -96,7 +96,12 @@ def test_pipes_are_the_same_inside_as_outside(shared_cage: Cage) -> None:
     ends = [os.pipe() for _ in range(3)]
     try:
         with shared_cage.popen(
-            "sh", "-c", f"exec 3>&1; {script}", stdin=ends[0][0], stdout=ends[1][1], stderr=ends[2][1]
+            "sh",
+            "-c",
+            f"exec 3>&1; {script}",
+            stdin=ends[0][0],
+            stdout=ends[1][1],
+            stderr=ends[2][1],
         ) as process:
             assert process.wait(10) == 0
         inside = os.read(ends[1][0], 4096).decode().split()
@@ -125,15 +130,16 @@ def test_socket_is_the_same_inside_as_outside(shared_cage: Cage) -> None:
 
 def test_tcp_socket_is_used_like_any_other(shared_cage: Cage) -> None:
     """As inetd and socat give it; the kernel does not tell of these whether the peer is there."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        with socket.create_connection(server.getsockname()) as ours:
-            theirs = server.accept()[0]
-            with shared_cage.popen("sh", "-c", "cat; sleep 0.8; echo end", stdin=theirs, stdout=theirs) as one:
-                theirs.close()
-                ours.sendall(b"by tcp\n")
-                ours.shutdown(socket.SHUT_WR)
-                assert receive(ours, 100) == b"by tcp\nend\n"
-                assert one.wait(5) == 0
+    server = socket.create_server(("127.0.0.1", 0))
+    with server, socket.create_connection(server.getsockname()) as ours:
+        theirs = server.accept()[0]
+        script = "cat; sleep 0.8; echo end"
+        with shared_cage.popen("sh", "-c", script, stdin=theirs, stdout=theirs) as process:
+            theirs.close()
+            ours.sendall(b"by tcp\n")
+            ours.shutdown(socket.SHUT_WR)
+            assert receive(ours, 100) == b"by tcp\nend\n"
+            assert process.wait(5) == 0
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
@@ -208,5 +214,3 @@ def test_named_pipe_as_stdin_is_read_to_its_end(shared_cage: Cage, tmp_path: Pat
         done = shared_cage.run("cat", stdin=reader.fileno())
     writer.join()
     assert done.out == b"by name"
-
-

@@ -1,7 +1,7 @@
-"""Tries to reach the host's file behind each of its descriptors, and says on fd 2's pipe what it read.
+"""Tries to reach the host's file behind each of its descriptors: reopen.py FILE-FOR-WHAT-IT-READ.
 
-For every descriptor: open it again through /proc for reading, for writing and for both, write to it,
-cut it, change its mode; and if it is a directory, what lies in it and above it.
+For every descriptor: open it again through /proc for reading, for writing and for both, write to
+it, cut it, change its mode; and if it is a directory, what lies in it and above it.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Prints what a process was given, as JSON: report.py [ARGS…]. Bytes that are no UTF-8 as surrogates."""
+"""Prints what a process was given, as JSON; bytes that are no UTF-8 as surrogates."""
 
 import grp
 import json
@@ -17,7 +17,8 @@ for entry in os.listdir("/proc/self/fd"):
 
 umask = os.umask(0)
 os.umask(umask)
-status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
+with open("/proc/self/status") as file:
+    status = dict(line.split(":", 1) for line in file)
 json.dump(
     {
         "argv": sys.argv[1:],

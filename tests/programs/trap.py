@@ -1,4 +1,4 @@
-"""Prints the name of each signal it gets; ends with 5 on SIGUSR2 after SIGUSR1, or when stdin ends."""
+"""Prints the name of each of these signals as it comes, until it is killed: trap.py SIGNAL…"""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Starts a tree of processes that want to outlive it, says `ready`, and sleeps: tree.py MARK [stay].
+"""Starts a tree of processes that want to outlive it, and says `ready`: tree.py MARK [stay].
 
 MARK is an argument of each. Without `stay` it ends once all of them run.
 """
