@@ -17,6 +17,8 @@ from cagewrap.shim import Shim
 CHUNK_BYTES = 65536
 BACKGROUND_S = 0.25
 """How often a job in the background looks whether it was brought to the foreground."""
+LAST = (protocol.EXITED, protocol.KILLED, protocol.ERROR, b"")
+"""The packets after which there is nothing more to relay."""
 TROUBLE = select.POLLHUP | select.POLLERR | select.POLLNVAL
 _TYPED = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGTSTP, _signal.SIGHUP, _signal.SIGCONT)
 """Signals that a terminal or a job-control shell sends to a whole process group."""

@@ -12,10 +12,9 @@ import os
 import select
 
 from cagewrap import protocol
-from cagewrap.flows import TROUBLE, Flow, Relay, own_description
+from cagewrap.flows import LAST, TROUBLE, Flow, Relay, own_description
 from cagewrap.shim import Shim
 
-_LAST = (protocol.EXITED, protocol.KILLED, b"")
 _PIPE_BYTES = 65536
 _F_SETPIPE_SZ = 1031  # include/uapi/linux/fcntl.h
 _PAGE_BYTES = 4096
@@ -33,7 +32,7 @@ class MixedRelay(Relay):
         """As the base says."""
         self.shim.forward_signals(self.got_signal)
         handed, flows = self._replace_terminals()
-        self.shim.send_request(command, cwd, [protocol.MODE_STREAMS], handed)
+        self.shim.send_request(command, cwd, [protocol.MODE_MIXED], handed)
         for fd in set(handed) - {0, 1, 2}:
             os.close(fd)
         self._waiting = flows
@@ -67,7 +66,8 @@ class MixedRelay(Relay):
             if not self.is_overtaken(packet):
                 self.suspend(os.getpid())
             return True
-        elif kind in _LAST:
+        elif kind in LAST:
+            self.shim.send(protocol.SEEN)
             for flow in self.flows:
                 if not flow.is_keyboard:
                     flow.drain(_PIPE_BYTES, self.signals)

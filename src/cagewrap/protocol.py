@@ -18,6 +18,7 @@ REQUEST = b"R"
 SIGNAL = b"S"  # signal number
 GROUP_SIGNAL = b"G"  # signal number, for the agent's process group (as a terminal sends it)
 SUSPEND = b"Z"  # ctrl-z was typed on the pty: stop the agent's group, as the kernel does not
+SEEN = b"D"  # by a shim that relays: the agent's end has arrived, the message is over
 COMMAND = b"C"  # JSON: {"do": "status" | "stop" | "port"}
 
 # keeper -> shim
@@ -33,6 +34,8 @@ REPLY = b"J"  # JSON answer to COMMAND
 RETRY = b"Y"  # this keeper is going away and has not begun: connect again
 
 MODE_STREAMS = b"streams"
+MODE_MIXED = b"mixed"
+"""As streams, but the shim relays some of them: if it dies, so may the agent, of that."""
 MODE_TERMINAL = b"terminal"
 """Followed by rows, columns and the terminal's attributes (struct termios, number by number)."""
 

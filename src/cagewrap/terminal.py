@@ -16,10 +16,9 @@ import sys
 import termios
 
 from cagewrap import protocol
-from cagewrap.flows import CHUNK_BYTES, TROUBLE, Flow, Relay, in_foreground, own_description
+from cagewrap.flows import CHUNK_BYTES, LAST, TROUBLE, Flow, Relay, in_foreground, own_description
 from cagewrap.shim import Shim, end_by_signal
 
-_LAST = (protocol.EXITED, protocol.KILLED, protocol.ERROR, b"")
 _BUFFERED_BYTES = 65536
 """More than a pty holds (drivers/tty/pty.c: 8 KiB each way, and the line discipline's 4)."""
 _WORD_BYTES = array.array("i").itemsize
@@ -86,7 +85,8 @@ class TerminalRelay(Relay):
             return True
         elif kind == protocol.NOTE and self.is_raw:
             packet += b"\r"
-        elif kind in _LAST:
+        elif kind in LAST:
+            self.shim.send(protocol.SEEN)
             self._finish()
         return self.shim.handle(packet)
 

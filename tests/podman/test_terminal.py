@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .cages import IDENTITIES, Cage, is_alive, podman, seconds_until, wait_until
+from .cages import IDENTITIES, Cage, is_alive, podman, process_state, seconds_until, wait_until
 from .terminals import CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z, PROMPT, Terminal, Terminals, children
 
 RUNTIMES = ("crun", "runc")
@@ -250,6 +250,8 @@ def test_jobs_of_a_shell_inside(terminals: Terminals) -> None:
     assert b"Stopped" in terminal.until(PROMPT)
     terminal.type(b"fg\n")
     terminal.until(b"sleep 96\r\n")
+    [job] = terminals.cage.inside_programs("96")
+    assert wait_until(lambda: process_state(job) == "S", 5)
     terminal.type(CTRL_C)
     terminal.until(PROMPT)
     terminal.type(b"echo $?\n")

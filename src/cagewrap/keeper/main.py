@@ -249,6 +249,8 @@ class Keeper:
             message.deliver_to_group(int(text))
         elif kind == protocol.SUSPEND:
             message.suspend()
+        elif kind == protocol.SEEN:
+            message.seen()
         elif kind == protocol.COMMAND:
             self._command(message, json.loads(text))
         elif message.request is None:

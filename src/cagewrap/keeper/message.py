@@ -43,11 +43,15 @@ _UNLIMITED = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a shim asks for. terminal: None for streams."""
+    """What a shim asks for.
+
+    is_relayed: the shim stands between the agent and a terminal. terminal: None for streams.
+    """
 
     argv: tuple[bytes, ...]
     env: dict[bytes, bytes]
     cwd: bytes
+    is_relayed: bool
     terminal: Terminal | None
     passed: tuple[str, ...]
     fixed: tuple[tuple[str, str], ...]
@@ -68,6 +72,7 @@ def parse_request(body: bytes) -> Request:
         argv=tuple(argv),
         env=dict(_pair(entry) for entry in env),
         cwd=cwd,
+        is_relayed=head[0] != protocol.MODE_STREAMS,
         terminal=terminal,
         passed=tuple(_texts(passed)),
         fixed=tuple(_text_pair(entry) for entry in fixed),
@@ -127,6 +132,7 @@ class Message:
         self._outs: list[OutRelay] = []
         self._queued: list[Callable[[], None]] = []
         self._continued = 0
+        self._is_over = False
         self._doomed = False
         self._closed = False
         self._watch: hangup.Watch | None = None
@@ -258,9 +264,14 @@ class Message:
         if self._doomed:
             return
         self._doomed = True
-        if self.pid and not self._closed:
+        if (self.pid and not self._closed) or self._is_over:
             self._end_tree()
         elif not self.pid and self.launcher is None:
+            self._close()
+
+    def seen(self) -> None:
+        """A shim that relays has heard of the agent's end before its own."""
+        if self._is_over and not self._doomed:
             self._close()
 
     def abandon(self, error: CagewrapError) -> None:
@@ -307,9 +318,21 @@ class Message:
             # Before the shim is let go: who reads the file next goes on from there.
             self._in.close()
         shim_was_gone = self._shim_is_gone()  # asked before it is told, and ends of it
-        pid, self.pid = self.pid, 0
-        if pid in self.loop.never_executed:
-            self.loop.never_executed.discard(pid)
+        self._report_end(status)
+        self.pid = 0
+        if not self._doomed and (shim_was_gone or self._ended_with_its_harness(status)):
+            self._doomed = True
+            self._end_tree()
+        elif not self._doomed and self.request is not None and self.request.is_relayed:
+            # The agent may have died of the shim's end, which is told in a moment; or `seen` is.
+            self._is_over = True
+        elif not self._doomed:
+            self._close()
+
+    def _report_end(self, status: int) -> None:
+        """Tell the shim how the agent ended."""
+        if self.pid in self.loop.never_executed:
+            self.loop.never_executed.discard(self.pid)
             assert self.request is not None  # noqa: S101
             self.reply_error(explain_never_executed(os.fsdecode(self.request.argv[0])))
         elif os.WIFSIGNALED(status):
@@ -321,11 +344,6 @@ class Message:
             self.reply(protocol.KILLED + b"%d" % number)
         else:
             self.reply(protocol.EXITED + b"%d" % os.WEXITSTATUS(status))
-        if not self._doomed and (shim_was_gone or self._ended_with_its_harness(status)):
-            self._doomed = True
-            self._end_tree()
-        elif not self._doomed:
-            self._close()
 
     def _shim_is_gone(self) -> bool:
         """Whether the shim ended first, and the loop has only not told us yet: a terminal that
