@@ -17,12 +17,12 @@ from collections.abc import Callable
 
 from cagewrap.runtimes.failures import never_executed
 
-_WAITED = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+_WAITED = os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG | os.WNOWAIT
 
 Ready = Callable[[int], None]
 """Called with the event mask (selectors.EVENT_READ, EVENT_WRITE)."""
 Ended = Callable[[int], None]
-"""Called with the wait status (os.WIFEXITED and friends); also for a stop."""
+"""Called with the wait status (os.WIFEXITED and friends)."""
 
 
 class Timer:
@@ -47,12 +47,14 @@ class Timer:
 class Loop:
     """Waits for descriptors, timers and children."""
 
-    def __init__(self) -> None:
-        """Take over SIGCHLD of this process."""
+    def __init__(self, on_bug: Callable[[Exception], None]) -> None:
+        """Take over SIGCHLD of this process. on_bug: told what a callback raised."""
+        self.on_bug = on_bug
         self.pending_launches = 0
         self._selector = selectors.DefaultSelector()
         self._timers: list[Timer] = []
         self._children: dict[int, Ended] = {}
+        self._changes: dict[int, Ended] = {}
         self._unclaimed: dict[int, int] = {}
         self.never_executed: set[int] = set()
         """Children that ended before they executed their program, until somebody takes them out."""
@@ -85,9 +87,12 @@ class Loop:
         heapq.heappush(self._timers, timer)
         return timer
 
-    def on_end(self, pid: int, ended: Ended) -> None:
-        """Call `ended` when the child ends, even if it has already."""
+    def on_end(self, pid: int, ended: Ended, changed: Ended | None = None) -> None:
+        """Call `ended` when the child ends, even if it has already; `changed` when it is stopped
+        or continued."""
         self._children[pid] = ended
+        if changed is not None:
+            self._changes[pid] = changed
         status = self._unclaimed.pop(pid, None)
         if status is not None:
             self.later(0, lambda: self._deliver(pid, status))
@@ -102,7 +107,7 @@ class Loop:
             for key, mask in self._selector.select(self._wait_s()):
                 current = self._selector.get_map().get(key.fd)
                 if current is not None:  # an earlier callback of this round may have closed it
-                    current.data(mask)
+                    self._guarded(lambda ready=current.data, mask=mask: ready(mask))
             self._run_due()
 
     def _wait_s(self) -> float | None:
@@ -117,7 +122,14 @@ class Loop:
         while self._timers and self._timers[0].due <= now:
             callback = heapq.heappop(self._timers).callback
             if callback is not None:
-                callback()
+                self._guarded(callback)
+
+    def _guarded(self, callback: Callable[[], None]) -> None:
+        """A bug in one callback must not end the others' messages."""
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001
+            self.on_bug(error)
 
     def _woken(self, _mask: int) -> None:
         try:
@@ -137,7 +149,7 @@ class Loop:
                 break
             if found.si_code == os.CLD_EXITED and found.si_status != 0:
                 self._look_at_zombie(found.si_pid)
-            pid, status = os.waitpid(found.si_pid, os.WNOHANG | os.WUNTRACED)
+            pid, status = os.waitpid(found.si_pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             if pid:
                 self._deliver(pid, status)
         if not self.pending_launches:
@@ -156,12 +168,10 @@ class Loop:
             self.never_executed.add(pid)
 
     def _deliver(self, pid: int, status: int) -> None:
-        is_stop = os.WIFSTOPPED(status)
         ended = self._children.get(pid)
         if ended is None:
-            if not is_stop:
-                self._unclaimed[pid] = status
+            self._unclaimed[pid] = status
             return
-        if not is_stop:
+        if not os.WIFSTOPPED(status):
             del self._children[pid]
         ended(status)
