@@ -20,6 +20,8 @@ from cagewrap.runtimes import podman
 from cagewrap.runtimes.failures import explain_failure, explain_warning
 from cagewrap.sessions import Record, State, is_alive, start_time
 
+_TIDY_S = 0.3
+"""How long conmon may take to tell podman that a container ended."""
 _ABANDONED_S = 10.0
 """How long a podman whose keeper was killed may take to finish."""
 
@@ -90,9 +92,14 @@ class Container:
         """Kill what a podman that was killed left of a container it does not know about: conmon
         and the runtime wait for it for ever."""
         for conmon in _processes_naming(self.pid_file):
-            for pid in descendants(conmon):
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+            _kill(descendants(conmon))
+
+    def _end_begun(self) -> bool:
+        """Kill the container's processes, if it has any. conmon lives, and tells podman."""
+        conmons = list(_processes_naming(self.pid_file))
+        for conmon in conmons:
+            _kill(descendants(conmon)[1:])
+        return bool(conmons)
 
     def _make(self, tries: int) -> None:
         def made(code: int, out: str, err: str) -> None:
@@ -133,9 +140,11 @@ class Container:
         elif self._mend(err, lambda: self._spawn(start, self._restarted)):
             pass
         elif not self._has_retried:
-            # podman tidies up as it fails: what was killed with its conmon starts then.
+            # podman tidies up as it fails: what was killed with its conmon starts then. What a
+            # podman that was killed had started already ends first: podman takes it for not begun.
             self._has_retried = True
-            self._spawn(start, self._restarted)
+            wait_s = _TIDY_S if self._end_begun() else 0
+            self.loop.later(wait_s, lambda: self._spawn(start, self._restarted))
         else:
             self._fail(start, code, err)
 
@@ -255,6 +264,12 @@ def kill_leftovers(state: State) -> None:
         if child.startswith("m") and child[1:].isdigit() and os.path.isdir(path):
             cgroups.kill(path)
             cgroups.remove(path)
+
+
+def _kill(pids: Sequence[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _processes_naming(path: str) -> dict[int, list[bytes]]:
