@@ -22,7 +22,7 @@ SEEN = b"D"  # by a shim that relays: the agent's end has arrived, the message i
 COMMAND = b"C"  # JSON: {"do": "status" | "stop" | "port"}
 
 # keeper -> shim
-ACCEPTED = b"A"  # the request is the keeper's now: never send it to another
+ACCEPTED = b"A"  # the request is the keeper's now: never send it to another, unless told to
 STARTED = b"S"  # the agent runs; the shim closes its copies of fds 0 and 1
 TERMINAL = b"T"  # carries the pty's master
 STOPPED = b"P"  # the agent was stopped (job control), after this many CONT of ours
@@ -31,7 +31,7 @@ KILLED = b"K"  # signal number
 NOTE = b"N"  # a line for stderr
 ERROR = b"E"  # exit code NUL message NUL hint
 REPLY = b"J"  # JSON answer to COMMAND
-RETRY = b"Y"  # this keeper is going away and has not begun: connect again
+RETRY = b"Y"  # nothing was begun and this keeper is going away: connect again
 
 MODE_STREAMS = b"streams"
 MODE_MIXED = b"mixed"

@@ -32,7 +32,8 @@ class Shim:
     """One hand-over to one keeper."""
 
     def __init__(self, connection: _socket.socket, ticket: warm.Ticket) -> None:
-        """Nothing is sent yet."""
+        """Nothing is sent yet. Raises KeeperError for a keeper of another user."""
+        refuse_stranger(connection)
         self.connection = connection
         self.ticket = ticket
         self.accepted = False
@@ -115,7 +116,7 @@ class Shim:
             os.write(2, b"cagewrap: " + text + b"\n")
         elif kind == protocol.ERROR:
             raise _error(text)
-        elif not self.accepted:
+        elif kind == protocol.RETRY or not self.accepted:
             self.connection.close()
             return False
         else:
@@ -136,6 +137,18 @@ class Shim:
         raise KeeperError(
             "The cage's keeper was killed while the agent ran; the agent was stopped.",
             "send the message again",
+        )
+
+
+def refuse_stranger(connection: _socket.socket) -> None:
+    """Raise KeeperError unless the socket was made by this user: what is sent has secrets in it."""
+    peer = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # pid, uid, gid
+    uid = int.from_bytes(peer[4:8], sys.byteorder)
+    if uid != os.getuid():
+        connection.close()
+        raise KeeperError(
+            f"The cage's socket was made by uid {uid}, not by you.",
+            "export XDG_RUNTIME_DIR=/run/user/$(id -u)",
         )
 
 

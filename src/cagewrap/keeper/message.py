@@ -23,6 +23,7 @@ from cagewrap.keeper.loop import Loop, Timer
 from cagewrap.keeper.relay import InRelay, OutRelay, must_relay, same_file
 from cagewrap.runtimes.failures import explain_never_executed
 from cagewrap.runtimes.process import Limit
+from cagewrap.sessions import start_time
 
 GRACE_S = 1.0
 """Between TERM and KILL for the tree of a message whose shim is gone."""
@@ -215,7 +216,10 @@ class Message:
             self._look_for_hangup()
 
     def _failed(self, error: CagewrapError) -> None:
-        self.reply_error(error)
+        if self.launcher is not None and not start_time(self.launcher.inside.init_pid):
+            self.reply(protocol.RETRY)  # the container ended a moment ago, and is started again
+        else:
+            self.reply_error(error)
         self._close()
 
     def _terminal(self, master: int) -> None:
