@@ -165,7 +165,7 @@ def build_record(plan: Plan, name: str, created_at: float) -> Record:
         config_hash=cage.config_hash(spec),
         home=spec.home,
         run_args=run_args(spec, pid_file=pid_file, init=find_init(), owner=plan.owner),
-        sources=tuple(mount.source for mount in spec.mounts if mount.kind == "bind"),
+        binds=tuple((mount.source, mount.target) for mount in spec.mounts if mount.kind == "bind"),
         fixed_env=share_env(settings.share),
         rm=settings.rm,
         idle_stop_s=settings.idle_stop_s,
@@ -315,8 +315,11 @@ def _keeper_environment(paths: Paths) -> dict[str, str]:
         for name, value in os.environ.items()
         if name in _KEEPER_ENV or name.startswith(_KEEPER_ENV_PREFIXES)
     }
-    env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
-    return env | {"XDG_RUNTIME_DIR": paths.podman_runtime_dir, "LC_ALL": "C.UTF-8"}
+    return env | {
+        "PATH": proc.search_path(os.environ),
+        "XDG_RUNTIME_DIR": paths.podman_runtime_dir,
+        "LC_ALL": "C.UTF-8",
+    }
 
 
 def clean_after_keeper(socket_path: bytes) -> None:

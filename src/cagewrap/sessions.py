@@ -10,10 +10,13 @@ keeper.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
+import shlex
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +34,8 @@ FORMAT = 1
 class Record:
     """What a session is. Times are seconds since the epoch; `run_args` makes its container.
 
-    sources: the host paths it mounts, each a real path; looked at again before every start.
+    binds: (source, target) of what it mounts, each source a real path; looked at before every
+    start, and at what was mounted after it.
 
     wanted_*: what the settings of the last command would make instead; empty when the same.
     layer_image: the image `recreate` made of what was installed, "" when there is none.
@@ -49,7 +53,7 @@ class Record:
     config_hash: str
     home: str
     run_args: tuple[str, ...]
-    sources: tuple[str, ...] = ()
+    binds: tuple[tuple[str, str], ...] = ()
     fixed_env: tuple[tuple[str, str], ...] = ()
     rm: bool = False
     idle_stop_s: float = 1800.0
@@ -240,12 +244,49 @@ def explain_os_error(error: OSError) -> CagewrapError:
 
 
 def make_directories(paths: Paths) -> None:
-    """Create the state and runtime directories, readable by the owner alone."""
-    for directory in (paths.cages_dir, paths.runtime_dir):
-        try:
-            os.makedirs(directory, mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise explain_os_error(error) from error
+    """Create the state and runtime directories, for the owner alone.
+
+    Raises DirectoryError for one that another user can write to, and so plant a session in.
+    """
+    directories = (paths.state_dir, paths.cages_dir, paths.runtime_dir)
+    try:
+        for directory in directories:
+            _make_private(directory)
+        for directory in directories:
+            _refuse_unsafe(directory)
+    except OSError as error:
+        raise explain_os_error(error) from error
+
+
+def _make_private(directory: str) -> None:
+    """Create a directory and what is missing above it, whatever the umask leaves open."""
+    missing = []
+    while not os.path.lexists(directory):
+        missing.append(directory)
+        directory = os.path.dirname(directory)
+    for path in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+
+
+def _refuse_unsafe(directory: str) -> None:
+    found = os.lstat(directory)
+    if not stat.S_ISDIR(found.st_mode):
+        raise DirectoryError(
+            f"{directory} is not a directory itself.", f"rm {shlex.quote(directory)}"
+        )
+    if found.st_uid != os.getuid():
+        raise DirectoryError(
+            f"{directory} belongs to uid {found.st_uid}, who could have cagewrap run anything.",
+            f"sudo chown {os.getuid()} {shlex.quote(directory)} && chmod 700 "
+            f"{shlex.quote(directory)}",
+        )
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise DirectoryError(
+            f"{directory} can be written by other users of this machine, who could have cagewrap "
+            "run anything.",
+            f"chmod 700 {shlex.quote(directory)}",
+        )
 
 
 def boot_id() -> str:

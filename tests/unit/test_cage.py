@@ -72,6 +72,7 @@ def test_run_args_whole():
         "--pidfile", "/run/x/init.pid",
         "--log-driver", "none",
         "--http-proxy=false",
+        "--image-volume=ignore", "--no-healthcheck",
         "--stop-timeout", "2",
         "--security-opt", "label=disable",
         "--userns", "host",

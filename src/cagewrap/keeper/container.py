@@ -7,21 +7,25 @@ imported meanwhile. What podman prints goes to a memfd, never to a pipe: conmon 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from cagewrap.errors import CagewrapError, KeeperError, MountRefusedError
-from cagewrap.keeper import cgroups, spawn
+from cagewrap.keeper import cgroups, namespaces, spawn
 from cagewrap.keeper.launcher import descendants
-from cagewrap.keeper.loop import Loop
+from cagewrap.keeper.loop import Loop, Timer
 from cagewrap.runtimes import podman
 from cagewrap.runtimes.failures import explain_failure, explain_warning
 from cagewrap.sessions import Record, State, is_alive, start_time
+from cagewrap.sources import identify_sources
 
 _TIDY_S = 0.3
 """How long conmon may take to tell podman that a container ended."""
+_START_S = 60.0
+"""How long `podman start` may take; `podman run` may copy the image, and takes what it needs."""
 _ABANDONED_S = 10.0
 """How long a podman whose keeper was killed may take to finish."""
 
@@ -49,6 +53,9 @@ class Container:
         self._has_reported = False
         self._has_mended = False
         self._has_retried = False
+        self._podman_pid = 0
+        self.is_adopted = False
+        self._expected: dict[str, tuple[int, int]] = {}
 
     def bring_up(
         self,
@@ -60,14 +67,18 @@ class Container:
         self._ready = ready
         self._failed = failed
         self.container_id = state.container_id
-        replaced = [path for path in self.record.sources if os.path.realpath(path) != path]
-        if replaced:
-            self.loop.later(0, lambda: failed(_replaced_source(replaced[0])))
-        elif is_alive(state.init_pid, state.init_start, state.boot_id):
+        try:
+            self._expected = identify_sources(self.record.binds)
+        except MountRefusedError as error:
+            refusal = error
+            self.loop.later(0, lambda: failed(refusal))
+            return
+        if is_alive(state.init_pid, state.init_start, state.boot_id):
             self.init_pid = state.init_pid
+            self.is_adopted = True
             self.loop.later(0, ready)
         elif state.container_id:
-            self._spawn(podman.start_args(self.record.name), self._restarted)
+            self._start()
         elif os.path.exists(self._making):
             self._wait_for_abandoned(time.monotonic() + _ABANDONED_S)
         else:
@@ -88,6 +99,27 @@ class Container:
 
         self._spawn(podman.remove_args(self.record.name), removed)
 
+    def check_mounts(self) -> None:
+        """See that what is mounted is what was looked at before podman was started.
+
+        podman resolves the sources later than we looked, and an agent of another cage may swap a
+        directory for a symlink in between. No agent runs in this cage yet. Raises
+        MountRefusedError or OSError.
+        """
+        targets = list(self._expected)
+
+        def look() -> bytes:
+            return json.dumps([_identity(target) for target in targets]).encode()
+
+        answer = json.loads(namespaces.run_inside(self.init_pid, ("mnt",), look))
+        for target, found in zip(targets, answer, strict=True):
+            if tuple(found) != self._expected[target]:
+                raise MountRefusedError(
+                    f"What is mounted at {target} in the cage is not what was there when it was "
+                    "started: something was swapped in between. An agent may have done it.",
+                    "look at the directory, then send the message again",
+                )
+
     def _end_strays(self) -> None:
         """Kill what a podman that was killed left of a container it does not know about: conmon
         and the runtime wait for it for ever."""
@@ -105,7 +137,7 @@ class Container:
         def made(code: int, out: str, err: str) -> None:
             os.unlink(self._making)
             if code == 0:
-                self.container_id = out.strip().splitlines()[-1]
+                self.container_id = (out.split() or [self.record.name])[-1]
                 self._runs(err)
             elif self._mend(err, lambda: self._make(tries)):
                 pass
@@ -129,6 +161,8 @@ class Container:
         start = podman.start_args(self.record.name)
         if code == 0:
             self._runs(err)
+        elif code == -signal.SIGKILL:
+            self._failed(_hangs(self.record.name))
         elif podman.says_missing(err):
             self.note(
                 "the container of this session is gone (podman removed it): what was installed in "
@@ -136,15 +170,15 @@ class Container:
             )
             self._make(tries=2)
         elif podman.says_improper_state(err) and self._report_end():
-            self._spawn(start, self._restarted)
-        elif self._mend(err, lambda: self._spawn(start, self._restarted)):
+            self._start()
+        elif self._mend(err, self._start):
             pass
         elif not self._has_retried:
             # podman tidies up as it fails: what was killed with its conmon starts then. What a
             # podman that was killed had started already ends first: podman takes it for not begun.
             self._has_retried = True
             wait_s = _TIDY_S if self._end_begun() else 0
-            self.loop.later(wait_s, lambda: self._spawn(start, self._restarted))
+            self.loop.later(wait_s, self._start)
         else:
             self._fail(start, code, err)
 
@@ -199,7 +233,7 @@ class Container:
             self.init_pid = pid
             self._ready()
         elif self._report_end():
-            self._spawn(podman.start_args(self.record.name), self._restarted)
+            self._start()
         else:
             self._failed(
                 KeeperError(
@@ -217,14 +251,30 @@ class Container:
         except FileNotFoundError:
             return
 
-    def _spawn(self, argv: Sequence[str], ended: Callable[[int, str, str], None]) -> None:
+    def _start(self) -> None:
+        """Start the container that is there."""
+        self._spawn(podman.start_args(self.record.name), self._restarted, timeout_s=_START_S)
+
+    def _spawn(
+        self,
+        argv: Sequence[str],
+        ended: Callable[[int, str, str], None],
+        *,
+        timeout_s: float = 0.0,
+    ) -> None:
+        """Start podman; `ended` is called with its exit code and what it printed. One at a time."""
+        timer: Timer | None = None
         out = os.memfd_create("podman-stdout")
         err = os.memfd_create("podman-stderr")
         null = os.open(os.devnull, os.O_RDONLY)
 
         def done(status: int) -> None:
-            if os.WIFSTOPPED(status):
+            is_dropped = self._podman_pid != pid
+            if timer is not None:
+                timer.cancel()
+            if is_dropped:
                 return
+            self._podman_pid = 0
             ended(os.waitstatus_to_exitcode(status), _content(out), _content(err))
 
         try:
@@ -237,7 +287,21 @@ class Container:
             return
         finally:
             os.close(null)
+        self._podman_pid = pid
+        timer = self.loop.later(timeout_s, lambda: _kill_group(pid)) if timeout_s else None
         self.loop.on_end(pid, done)
+
+    def cancel(self) -> None:
+        """Kill the podman that is at work, and forget what it was for: it may wait for ever in a
+        container that an agent has prepared (a FIFO at /etc/passwd blocks `podman start`)."""
+        if self._podman_pid:
+            _kill_group(self._podman_pid)
+            self._podman_pid = 0
+
+    def restart(self) -> None:
+        """Stop it and start it again; `ready` or `failed` is called as after bring_up."""
+        self.is_adopted = False
+        self.stop(self._start)
 
     def stop(self, ended: Callable[[], None]) -> None:
         """Stop the container and keep its layer."""
@@ -266,6 +330,17 @@ def kill_leftovers(state: State) -> None:
             cgroups.remove(path)
 
 
+def _identity(path: str) -> tuple[int, int]:
+    found = os.stat(path, follow_symlinks=False)
+    return (found.st_dev, found.st_ino)
+
+
+def _kill_group(pid: int) -> None:
+    """Kill a podman of ours with what it started in its session."""
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+
+
 def _kill(pids: Sequence[int]) -> None:
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -286,11 +361,11 @@ def _processes_naming(path: str) -> dict[int, list[bytes]]:
     return found
 
 
-def _replaced_source(path: str) -> MountRefusedError:
-    """An agent can put a symlink where it may write, and podman would follow it."""
-    return MountRefusedError(
-        f"{path} is mounted in the cage and has become a symlink to {os.path.realpath(path)}.",
-        "put the directory back, or cagewrap recreate",
+def _hangs(name: str) -> KeeperError:
+    return KeeperError(
+        f"podman could not start the container {name} within {_START_S:.0f} seconds; an agent may "
+        "have put something into it that blocks.",
+        f"cagewrap recreate --fresh {name}",
     )
 
 

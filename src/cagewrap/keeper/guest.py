@@ -16,8 +16,7 @@ def set_home(init_pid: int, uid: int, gid: int, name: str, home: str) -> None:
 
     def work() -> bytes:
         try:
-            with open("/etc/passwd", encoding="utf-8", errors="surrogateescape") as file:
-                before = file.read()
+            before = namespaces.read_regular("/etc/passwd").decode(errors="surrogateescape")
         except FileNotFoundError:
             before = ""
         after = passwd_with_home(before, uid, gid, name, home)
@@ -52,6 +51,7 @@ def write_resolv_conf(init_pid: int, content: bytes) -> None:
     """Replace what the container's resolver reads, in place: it is a bind mount. Raises OSError."""
 
     def work() -> bytes:
+        namespaces.read_regular("/etc/resolv.conf")
         with open("/etc/resolv.conf", "r+b") as file:
             file.write(content)
             file.truncate()

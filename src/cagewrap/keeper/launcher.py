@@ -126,8 +126,10 @@ class Launcher:
         started: Callable[[int], None],
         failed: Callable[[CagewrapError], None],
         terminal: Callable[[int], None],
-    ) -> None:
+    ) -> int:
         """Start a process; exactly one of `started` (host pid) and `failed` is called later.
+
+        Returns the runtime's pid, to be killed if it hangs.
 
         `terminal` is called with the pty's master before `started`.
         """
@@ -171,11 +173,12 @@ class Launcher:
                 os.close(fd)
 
         def ended(status: int) -> None:
-            if console is not None and not os.WIFSTOPPED(status):
+            if console is not None:
                 console.runtime_ended(status)
             self._runtime_ended(status, base, launch, started, failed)
 
         self.loop.on_end(pid, ended)
+        return pid
 
     def _call(
         self, launch: Launch, base: str, console: Console | None
@@ -225,8 +228,6 @@ class Launcher:
         started: Callable[[int], None],
         failed: Callable[[CagewrapError], None],
     ) -> None:
-        if os.WIFSTOPPED(status):
-            return
         self.loop.pending_launches -= 1
         log = _read_and_remove(base + ".log")
         pid = _read_and_remove(base + ".pid")
@@ -286,6 +287,8 @@ def processes_inside(init_pid: int) -> list[int]:
     """Every process in a container's pid namespace except its init."""
     try:
         namespace = os.stat(f"/proc/{init_pid}/ns/pid").st_ino
+        if namespace == os.stat("/proc/self/ns/pid").st_ino:
+            return []  # the owner asked podman for the host's (--podman-arg): all would be ours
     except OSError:
         return []
     found = []

@@ -8,6 +8,7 @@ namespace alive and blocks `podman rm`.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import os
 import selectors
@@ -107,7 +108,7 @@ class Loop:
             for key, mask in self._selector.select(self._wait_s()):
                 current = self._selector.get_map().get(key.fd)
                 if current is not None:  # an earlier callback of this round may have closed it
-                    self._guarded(lambda ready=current.data, mask=mask: ready(mask))
+                    self._guarded(functools.partial(current.data, mask))
             self._run_due()
 
     def _wait_s(self) -> float | None:
@@ -168,10 +169,11 @@ class Loop:
             self.never_executed.add(pid)
 
     def _deliver(self, pid: int, status: int) -> None:
-        ended = self._children.get(pid)
-        if ended is None:
+        if pid not in self._children:
             self._unclaimed[pid] = status
-            return
-        if not os.WIFSTOPPED(status):
-            del self._children[pid]
-        ended(status)
+        elif os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+            if pid in self._changes:
+                self._changes[pid](status)
+        else:
+            self._changes.pop(pid, None)
+            self._children.pop(pid)(status)

@@ -20,7 +20,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from cagewrap import protocol, sessions
-from cagewrap.errors import CagewrapError, InternalError, KeeperError, SessionError
+from cagewrap.errors import (
+    CagewrapError,
+    InternalError,
+    KeeperError,
+    MountRefusedError,
+    SessionError,
+)
 from cagewrap.keeper import cgroups, guest, handover, namespaces, rights
 from cagewrap.keeper.container import Container, kill_leftovers
 from cagewrap.keeper.launcher import Launcher, look_inside, processes_inside
@@ -57,7 +63,7 @@ class Keeper:
         self.paths = paths
         self.record = record
         self.listener = listener
-        self.loop = Loop()
+        self.loop = Loop(lambda error: self.log(f"bug: {error!r}"))
         self.state = sessions.read_state(paths, name)
         self.newcomers: set[Message] = set()
         self.messages: set[Message] = set()
@@ -74,6 +80,7 @@ class Keeper:
         self._count = 0
         self._init_fd = -1
         self._our_cgroup = ""
+        self._message_parent = ""
         self.work_dir = os.path.join(paths.runtime_dir, name + ".d")
         self.container = Container(
             self.loop,
@@ -95,12 +102,14 @@ class Keeper:
         """Serve until the cage stops."""
         os.makedirs(self.work_dir, mode=0o700, exist_ok=True)
         namespaces.become_subreaper()
+        namespaces.leave_session_keyring()
         kill_leftovers(self.state)
         if not self.state.cgroup and sessions.is_alive(
             self.state.init_pid, self.state.init_start, self.state.boot_id
         ):
             for pid in processes_inside(self.state.init_pid):
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         self._make_cgroups()
         self.container.bring_up(self.state, self._container_runs, self._fail_all)
         self.listener.setblocking(False)  # noqa: FBT003
@@ -128,6 +137,11 @@ class Keeper:
 
     def _container_runs(self) -> None:
         try:
+            self.container.check_mounts()
+        except (OSError, MountRefusedError) as error:
+            self._mounts_differ(error)
+            return
+        try:
             self._look_inside()
         except (OSError, CagewrapError) as error:
             self._fail_all(
@@ -145,6 +159,23 @@ class Keeper:
             self._command(message, command)
         self._early_commands.clear()
         self._arm_idle()
+
+    def _mounts_differ(self, error: OSError | MountRefusedError) -> None:
+        """A container that has run for long may see directories that the host has replaced since:
+        it is started anew. One that was started now must not be used."""
+        self.log(f"mounts: {error}")
+        if self.container.is_adopted:
+            self.container.restart()
+            return
+        refusal = (
+            error
+            if isinstance(error, MountRefusedError)
+            else KeeperError(
+                f"The mounts of {self.record.name} cannot be looked at: {error}.",
+                f"cagewrap recreate {self.record.name}",
+            )
+        )
+        self.container.stop(lambda: self._fail_all(refusal))
 
     def _look_inside(self) -> None:
         record, pid = self.record, self.container.init_pid
@@ -254,8 +285,10 @@ class Keeper:
         elif kind == protocol.COMMAND:
             self._command(message, json.loads(text))
         elif message.request is None:
+            _close(fds)
             self._drop(message)
         else:
+            _close(fds)
             self.loop.unwatch(message.connection.fileno())
             message.hang_up()
 
@@ -354,7 +387,7 @@ class Keeper:
         what = command.get("do")
         if what == "status":
             self._answer(message, self._status())
-        elif self.launcher is None and not self._is_leaving:
+        elif self.launcher is None and not self._is_leaving and what != "stop":
             self._early_commands.append((message, command))
         elif what == "port":
             assert self.ports is not None  # noqa: S101 - it runs, so it has them
@@ -450,6 +483,7 @@ class Keeper:
             return
         if self._init_fd >= 0:
             self.loop.unwatch(self._init_fd)
+        self.container.cancel()
         if self.record.rm:
             self._exit()
         else:

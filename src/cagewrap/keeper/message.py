@@ -18,9 +18,10 @@ from cagewrap import protocol
 from cagewrap.errors import AgentNotFoundError, CagewrapError, KeeperError
 from cagewrap.keeper import hangup
 from cagewrap.keeper.console import Terminal, parse_terminal
+from cagewrap.keeper.crossing import must_relay
 from cagewrap.keeper.launcher import Launch, Launcher
 from cagewrap.keeper.loop import Loop, Timer
-from cagewrap.keeper.relay import InRelay, OutRelay, must_relay, same_file
+from cagewrap.keeper.relay import InRelay, OutRelay, same_file
 from cagewrap.runtimes.failures import explain_never_executed
 from cagewrap.runtimes.process import Limit
 from cagewrap.sessions import start_time
@@ -29,6 +30,8 @@ GRACE_S = 1.0
 """Between TERM and KILL for the tree of a message whose shim is gone."""
 POLL_S = 0.02
 """How often a dying tree is looked at."""
+LAUNCH_S = 30.0
+"""How long the runtime may take to start a process; an agent can stop what starts beside it."""
 HANGUP_S = 0.5
 """How often the far ends of the agent's pipes are looked at."""
 
@@ -108,6 +111,9 @@ def shim_umask(pid: int) -> int:
     return 0o022
 
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
 class Message:
     """One agent process and everything it starts."""
 
@@ -139,6 +145,8 @@ class Message:
         self._watch: hangup.Watch | None = None
         self._timer: Timer | None = None
         self._oom_before = 0
+        self._runtime_pid = 0
+        self._has_told_stop = False
 
     # -- hand-over -----------------------------------------------------------------------------
 
@@ -168,7 +176,8 @@ class Message:
             cgroup=cgroup,
         )
         try:
-            launcher.start(launch, self._started, self._failed, self._terminal)
+            self._runtime_pid = launcher.start(launch, self._started, self._failed, self._terminal)
+            self.loop.later(LAUNCH_S, self._abort_launch)
         except CagewrapError as error:
             self._failed(error)
         finally:
@@ -180,17 +189,19 @@ class Message:
         if not self.fds:
             return ()
         source, out, err = self.fds
-        if must_relay(source):
+        source_relayed, out_relayed, err_relayed = (
+            must_relay(fd, number) for number, fd in enumerate(self.fds)
+        )
+        if source_relayed:
             self._in = InRelay(self.loop, os.dup(source))
             source = self._in.pipe_end
-        both = must_relay(out) and must_relay(err) and same_file(out, err)
-        out_end = self._relay_out(out)
-        err_end = out_end if both else self._relay_out(err)
-        return (source, out_end, err_end)
+        both = out_relayed and err_relayed and same_file(out, err)
+        out_end = self._relay_out(out) if out_relayed else out
+        if both:
+            return (source, out_end, out_end)
+        return (source, out_end, self._relay_out(err) if err_relayed else err)
 
     def _relay_out(self, fd: int) -> int:
-        if not must_relay(fd):
-            return fd
         relay = OutRelay(self.loop, os.dup(fd), self._relay_failed)
         self._outs.append(relay)
         return relay.pipe_end
@@ -206,7 +217,7 @@ class Message:
     def _started(self, pid: int) -> None:
         self.pid = pid
         self.reply(protocol.STARTED + b"%d" % pid)
-        self.loop.on_end(pid, self._ended)
+        self.loop.on_end(pid, self._ended, self._changed)
         for deliver in self._queued:
             deliver()
         self._queued.clear()
@@ -236,8 +247,13 @@ class Message:
     def deliver(self, number: int) -> None:
         """Signal the agent. Before it runs, the signal waits."""
         if not self.pid:
-            self._queued.append(lambda: self.deliver(number))
+            if self.launcher is None and number in _ENDING:
+                self.reply(protocol.KILLED + b"%d" % number)  # nothing has begun: end at once
+                self._close()
+            else:
+                self._queued.append(lambda: self.deliver(number))
             return
+        self._has_told_stop &= number != signal.SIGCONT
         self._continued += number == signal.SIGCONT
         _kill(self.pid, number)
         if number == signal.SIGTSTP and _has_default_action(self.pid, number):
@@ -272,6 +288,15 @@ class Message:
             self._end_tree()
         elif not self.pid and self.launcher is None:
             self._close()
+        elif not self.pid:
+            self.loop.later(GRACE_S, self._abort_launch)
+
+    def _abort_launch(self) -> None:
+        """End a launch that hangs: an agent of the same cage may have stopped it."""
+        if self.pid or self._is_over or self._closed or self.launcher is None:
+            return
+        self.launcher.kill_tree(self.cgroup, 0)
+        _kill(self._runtime_pid, signal.SIGKILL)
 
     def seen(self) -> None:
         """A shim that relays has heard of the agent's end before its own."""
@@ -287,9 +312,10 @@ class Message:
         self.reply(protocol.NOTE + text.encode(errors="replace"))
 
     def reply(self, packet: bytes) -> None:
-        """Send to the shim; one that is gone is noticed by its closed connection."""
+        """Send to the shim, never waiting for it; one that is gone is noticed by its closed
+        connection. Packets are few (a stop is told once), so a full socket is a broken shim."""
         try:
-            self.connection.send(packet, socket.MSG_NOSIGNAL)
+            self.connection.send(packet, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
         except OSError:
             return
 
@@ -312,10 +338,17 @@ class Message:
 
     # -- the end -------------------------------------------------------------------------------
 
-    def _ended(self, status: int) -> None:
+    def _changed(self, status: int) -> None:
+        """The agent was stopped or goes on: so does the shim, whoever did it."""
         if os.WIFSTOPPED(status):
-            self.reply(protocol.STOPPED + b"%d" % self._continued)
-            return
+            if not self._has_told_stop:
+                self._has_told_stop = True
+                self.reply(protocol.STOPPED + b"%d" % self._continued)
+        elif self._has_told_stop:
+            self._has_told_stop = False
+            _kill(self.peer_pid, signal.SIGCONT)
+
+    def _ended(self, status: int) -> None:
         for relay in self._outs:
             relay.drain()
         if self._in is not None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import ctypes
+import errno
 import fcntl
 import os
+import select
 import signal
 import socket
+import stat
+import time
 from collections.abc import Callable
 
 from cagewrap.keeper import rights
@@ -15,6 +20,15 @@ from cagewrap.keeper import rights
 _NS_GET_PARENT = 0xB702  # include/uapi/linux/nsfs.h, _IO(0xb7, 0x2)
 _PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 _PR_SET_PDEATHSIG = 1
+_JOIN_SESSION_KEYRING = 1  # include/uapi/linux/keyctl.h
+# arch/*/include/asm/unistd*.h
+_KEYCTL = {
+    "x86_64": 250, "aarch64": 219, "riscv64": 219, "loongarch64": 219, "armv7l": 311, "i686": 288,
+    "ppc64le": 271, "s390x": 280,
+}  # fmt: skip
+_INSIDE_S = 5.0
+"""How long a helper may take inside a container, where an agent may have put a FIFO in its way."""
+_ANSWER_BYTES = 1 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -22,6 +36,19 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def become_subreaper() -> None:
     """Make this process the parent of orphans among its descendants."""
     _call(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+
+
+def leave_session_keyring() -> None:
+    """Join a new session keyring: the login's holds keys (kerberos, fscrypt, cifs) that root in
+    a cage, being the owner, could read and change. Raises OSError."""
+    number = _KEYCTL.get(os.uname().machine)
+    if number is None:
+        raise OSError(errno.ENOSYS, f"keyctl is not known on {os.uname().machine}")
+    if (
+        _libc.syscall(number, _JOIN_SESSION_KEYRING, None) < 0
+        and ctypes.get_errno() != errno.ENOSYS
+    ):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def podman_user_namespace(init_pid: int) -> int:
@@ -64,8 +91,9 @@ def run_inside(init_pid: int, kinds: tuple[str, ...], work: Callable[[], bytes])
         os.write(writer, answer)
         os._exit(0)
     os.close(writer)
-    with open(reader, "rb") as file:
-        answer = file.read()
+    answer = _read_answer(reader, time.monotonic() + _INSIDE_S)
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
     _wait(pid)
     if not answer.startswith(b"+"):
         raise OSError(answer[1:].decode(errors="replace") or "the helper process died")
@@ -115,6 +143,34 @@ def spawn_inside(
         finally:
             os._exit(1)
     return pid
+
+
+def _read_answer(reader: int, deadline: float) -> bytes:
+    """What a helper writes, up to a limit of size and time."""
+    answer = b""
+    with open(reader, "rb", buffering=0) as file:
+        while len(answer) <= _ANSWER_BYTES:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([file], [], [], left)[0]:
+                return b"-it took too long"
+            chunk = file.read(65536)
+            if not chunk:
+                break
+            answer += chunk
+    return answer
+
+
+def read_regular(path: str) -> bytes:
+    """A regular file's content, up to 1 MiB, whatever an agent has put in its place.
+
+    Raises OSError for anything else: a FIFO would block, a device never end.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _ANSWER_BYTES:
+            raise OSError(errno.EINVAL, f"{path} is not a file of ordinary size")
+        return file.read(_ANSWER_BYTES)
 
 
 def _enter(init_pid: int, kinds: tuple[str, ...]) -> None:

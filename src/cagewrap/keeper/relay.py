@@ -24,14 +24,6 @@ _PIPE_BYTES = 1 << 20
 _NULL_DEVICE = os.makedev(1, 3)
 
 
-def must_relay(fd: int) -> bool:
-    """Whether a descriptor may not enter a cage: all but pipes, sockets and /dev/null."""
-    found = os.fstat(fd)
-    if stat.S_ISCHR(found.st_mode):
-        return found.st_rdev != _NULL_DEVICE
-    return not (stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode))
-
-
 def same_file(first: int, second: int) -> bool:
     """Whether two descriptors lead to the same file (stdout and stderr of `>log 2>&1`)."""
     one, two = os.fstat(first), os.fstat(second)

@@ -45,7 +45,9 @@ class Upkeep:
 
     def _renew_resolv_conf(self) -> None:
         host = _content(RESOLV_CONF)
-        inside = namespaces.run_inside(self._init_pid, ("mnt",), lambda: _content(RESOLV_CONF))
+        inside = namespaces.run_inside(
+            self._init_pid, ("mnt",), lambda: namespaces.read_regular(RESOLV_CONF)
+        )
         guest.write_resolv_conf(self._init_pid, guest.resolv_conf(host, inside))
 
 

@@ -30,6 +30,8 @@ def run_args(spec: CageSpec, *, pid_file: str, init: str, owner: Owner) -> tuple
         "--pidfile", pid_file,
         "--log-driver", "none",
         "--http-proxy=false",
+        # A VOLUME of the image may lie over the project; a health check would run unasked.
+        "--image-volume=ignore", "--no-healthcheck",
         "--stop-timeout", str(STOP_TIMEOUT_S),
         "--security-opt", "label=disable",
         "--userns", "host" if spec.identity is Identity.ROOT else "keep-id",
