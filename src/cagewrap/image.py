@@ -151,7 +151,7 @@ class Images:
 
     def build(self, name: str, recipe: Recipe) -> None:
         """Make the image `name` from Debian packages, or raise and leave the old one."""
-        if shutil.which("mmdebstrap", path=self._env.get("PATH")) is None:
+        if shutil.which("mmdebstrap", path=proc.search_path(self._env)) is None:
             raise proc.missing_program("mmdebstrap")
         with self._locked(), self._scratch_dir() as scratch:
             argv = bootstrap_args(recipe, scratch)

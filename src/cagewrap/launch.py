@@ -141,7 +141,7 @@ def _make_session(plan: Plan, taken: set[str]) -> Record:
     while name in taken:
         salt += "+"
         name = cage.cage_name(project, settings.session, salt)
-    os.makedirs(plan.paths.home_dir(name), mode=0o700, exist_ok=True)
+    sessions.make_private(plan.paths.home_dir(name))
     record = build_record(plan, name, sessions.now())
     _seed_home(plan, name)
     sessions.write_record(plan.paths, record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -113,6 +114,12 @@ def _runtime_home(env: Mapping[str, str], uid: int) -> str:
             raise DirectoryError(
                 f"XDG_RUNTIME_DIR {candidate!r} is not a directory of uid {uid}.",
                 f"export XDG_RUNTIME_DIR=/run/user/{uid}",
+            )
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise DirectoryError(
+                f"XDG_RUNTIME_DIR {candidate!r} can be written by other users of this machine, who "
+                "could put sockets of their own there.",
+                f"chmod 700 {shlex.quote(candidate)}",
             )
         return candidate
     raise DirectoryError(

@@ -1,7 +1,8 @@
 """The only module that starts processes (the keeper's launcher aside).
 
 Every child gets /dev/null as stdin unless it is told otherwise, and an environment without the
-variables of a frozen cagewrap (a bundle's LD_LIBRARY_PATH breaks podman).
+variables of a frozen cagewrap (a bundle's LD_LIBRARY_PATH breaks podman). No program is looked for
+in the current directory: that is the project, where an agent may put one of any name.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cagewrap.errors import PodmanMissingError
+
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +29,31 @@ class Outcome:
 
 
 def child_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a child of ours: the owner's, less what belongs to a frozen bundle."""
+    """The environment for a child of ours: the owner's, less what belongs to a frozen bundle and
+    less the entries of PATH that mean another directory wherever one stands."""
     kept = {name: value for name, value in env.items() if not name.startswith("_PYI_")}
     original = kept.pop("LD_LIBRARY_PATH_ORIG", None)
     if original is not None:
         kept["LD_LIBRARY_PATH"] = original
     elif "_PYI_APPLICATION_HOME_DIR" in env:
         kept.pop("LD_LIBRARY_PATH", None)
-    return kept
+    return kept | {"PATH": search_path(env)}
+
+
+def search_path(env: Mapping[str, str]) -> str:
+    """The owner's PATH, absolute entries only: an empty or relative one (`.`, `bin`) would find
+    what an agent has put into the project."""
+    entries = env.get("PATH", "").split(":")
+    return ":".join(entry for entry in entries if entry.startswith("/")) or _DEFAULT_PATH
 
 
 def capture(
-    argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str], stdin: bytes = b""
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    env: Mapping[str, str],
+    stdin: bytes = b"",
+    cwd: str = "/",
 ) -> Outcome:
     """Run a command to its end and keep what it printed.
 
@@ -50,6 +66,7 @@ def capture(
             input=stdin,
             capture_output=True,
             timeout=timeout_s,
+            cwd=cwd,
             env=child_environment(env),
         )
     except FileNotFoundError as error:
@@ -60,14 +77,14 @@ def capture(
     return Outcome(tuple(argv), done.returncode, done.stdout, done.stderr.decode(errors="replace"))
 
 
-def run(argv: Sequence[str], *, env: Mapping[str, str]) -> int:
+def run(argv: Sequence[str], *, env: Mapping[str, str], cwd: str = "/") -> int:
     """Run a command whose progress a person should see: its stdout goes to our stderr.
 
     When we are interrupted it is asked to stop, and has ten seconds to clean up after itself.
     """
     try:
         child = subprocess.Popen(
-            list(argv), stdin=subprocess.DEVNULL, stdout=2, env=child_environment(env)
+            list(argv), stdin=subprocess.DEVNULL, stdout=2, cwd=cwd, env=child_environment(env)
         )
     except FileNotFoundError as error:
         raise missing_program(argv[0]) from error
@@ -94,7 +111,7 @@ def start_detached(
     between = os.fork()
     if between == 0:
         try:
-            subprocess.Popen(
+            _child = subprocess.Popen(  # kept: one that is let go of while it runs is warned of
                 list(argv),
                 stdin=subprocess.DEVNULL,
                 stdout=log_fd,

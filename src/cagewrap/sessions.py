@@ -251,14 +251,14 @@ def make_directories(paths: Paths) -> None:
     directories = (paths.state_dir, paths.cages_dir, paths.runtime_dir)
     try:
         for directory in directories:
-            _make_private(directory)
+            make_private(directory)
         for directory in directories:
             _refuse_unsafe(directory)
     except OSError as error:
         raise explain_os_error(error) from error
 
 
-def _make_private(directory: str) -> None:
+def make_private(directory: str) -> None:
     """Create a directory and what is missing above it, whatever the umask leaves open."""
     missing = []
     while not os.path.lexists(directory):

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from cagewrap import sessions
-from cagewrap.errors import SessionError
+from cagewrap.errors import DirectoryError, SessionError
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record, State
 
@@ -159,3 +159,56 @@ def test_process_is_told_from_a_later_one_with_its_pid():
     assert not sessions.is_alive(mine, started, "another boot")
     assert not sessions.is_alive(0, 0, boot)
     assert sessions.start_time(2**22 + 1) == 0
+
+
+@pytest.fixture
+def open_umask():
+    old = os.umask(0)
+    yield
+    os.umask(old)
+
+
+def unmade(root):
+    return Paths(
+        home=str(root),
+        config_file=str(root / "cagewrap.toml"),
+        state_dir=str(root / "a" / "b" / "cagewrap"),
+        runtime_dir=str(root / "cagewrap"),
+        podman_runtime_dir=str(root),
+    )
+
+
+def test_directories_are_the_owners_alone_whatever_the_umask(tmp_path, open_umask):
+    paths = unmade(tmp_path)
+    sessions.make_directories(paths)
+    sessions.make_private(paths.home_dir("x"))
+    for path in ("a", "a/b", "a/b/cagewrap", "a/b/cagewrap/cages/x", "cagewrap"):
+        assert (tmp_path / path).stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("name", ["state_dir", "cages_dir", "runtime_dir"])
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o777])
+def test_directory_that_others_can_write_to_is_refused(tmp_path, name, mode):
+    paths = unmade(tmp_path)
+    sessions.make_directories(paths)
+    directory = getattr(paths, name)
+    os.chmod(directory, mode)
+    with pytest.raises(DirectoryError) as caught:
+        sessions.make_directories(paths)
+    assert directory in caught.value.message
+    assert caught.value.hint == f"chmod 700 {directory}"
+
+
+@pytest.mark.parametrize("name", ["state_dir", "cages_dir", "runtime_dir"])
+def test_directory_of_another_or_somewhere_else_is_refused(tmp_path, name, monkeypatch):
+    paths = unmade(tmp_path)
+    sessions.make_directories(paths)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getuid", lambda: os.geteuid() + 1)
+        with pytest.raises(DirectoryError, match="belongs to uid"):
+            sessions.make_directories(paths)
+    directory = getattr(paths, name)
+    os.rename(directory, tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", directory)
+    with pytest.raises(DirectoryError, match="not a directory itself"):
+        sessions.make_directories(paths)

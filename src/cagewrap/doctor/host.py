@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cagewrap.errors import CagewrapError
-from cagewrap.proc import Outcome
+from cagewrap.proc import Outcome, search_path
 
 
 class Capture(Protocol):
@@ -47,7 +47,7 @@ class Host:
 
     def find(self, program: str) -> str:
         """The path of a program on PATH, "" when there is none."""
-        return shutil.which(program, path=self.env.get("PATH", os.defpath)) or ""
+        return shutil.which(program, path=search_path(self.env)) or ""
 
     def run(self, *argv: str, timeout_s: float) -> Outcome:
         """Run a program; one that is not there ends with 127."""
