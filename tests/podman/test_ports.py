@@ -17,7 +17,8 @@ SERVER = """
 import http.server, sys
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        self.send_response(200); self.end_headers(); self.wfile.write(b'from the cage ' + self.path.encode())
+        self.send_response(200); self.end_headers()
+        self.wfile.write(b'from the cage ' + self.path.encode())
     def log_message(self, *args): pass
 server = http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler)
 print('up', flush=True)

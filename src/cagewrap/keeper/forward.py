@@ -25,7 +25,6 @@ _ROUNDS = 8
 """Chunks of one connection before the others have their turn."""
 _PAUSE_S = 0.1
 """Before the next try when a connection cannot be accepted: no descriptors or memory left."""
-_ADDRESSES = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 _RESET = struct.pack("ii", 1, 0)  # struct linger: close() sends a reset
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
@@ -90,15 +89,19 @@ class _Forwarder:
         self._count -= 1
 
     def _accept(self, _events: int) -> None:
+        """Take one connection, if there are descriptors for both of its sides."""
         try:
-            near, _ = self._listener.accept()
+            with contextlib.ExitStack() as undo:
+                far = undo.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+                near, _ = self._listener.accept()
+                undo.pop_all()
         except BlockingIOError:
             return
         except OSError:
             self._paused_until = time.monotonic() + _PAUSE_S
             return
         self._count += 1
-        _Connection(self, near)
+        _Connection(self, near, far)
 
 
 class _Side:
@@ -146,64 +149,62 @@ class _Side:
 class _Connection:
     """Two sockets and the bytes between them, from the dial to the end of both directions."""
 
-    def __init__(self, forwarder: _Forwarder, near: socket.socket) -> None:
-        """Owns the socket that was accepted."""
+    def __init__(self, forwarder: _Forwarder, near: socket.socket, far: socket.socket) -> None:
+        """Owns the socket that was accepted and the one to connect."""
         self._forwarder = forwarder
         self._near = _Side(near, self._is_ready)
-        self._far: _Side | None = None
+        self._far = _Side(far, self._is_ready)
         self._is_dialing = True
         self._is_over = False
-        self._addresses = iter(_ADDRESSES)
-        self._dial()
+        self._dial("127.0.0.1")
 
     # -- the dial ------------------------------------------------------------------------------
 
-    def _dial(self) -> None:
-        """Begin to connect; a server may listen on the IPv6 loopback alone."""
-        for family, address in self._addresses:
-            try:
-                self._far = _Side(socket.socket(family, socket.SOCK_STREAM), self._is_ready)
-            except OSError:
-                break
-            number = self._far.socket.connect_ex((address, self._forwarder.port))
-            if number in (0, errno.EINPROGRESS):
-                self._far.watch(self._forwarder, _WRITE)
+    def _dial(self, address: str) -> None:
+        """Begin to connect the far side."""
+        number = self._far.socket.connect_ex((address, self._forwarder.port))
+        if number in (0, errno.EINPROGRESS):
+            self._far.watch(self._forwarder, _WRITE)
+        else:
+            self._dial_failed(number)
+
+    def _dial_failed(self, number: int) -> None:
+        """Try once more: a server may listen on the IPv6 loopback alone."""
+        is_first = self._far.socket.family == socket.AF_INET
+        self._far.close(self._forwarder)
+        if is_first and number == errno.ECONNREFUSED:
+            with contextlib.suppress(OSError):  # no descriptor left, or no IPv6
+                self._far = _Side(socket.socket(socket.AF_INET6), self._is_ready)
+                self._dial("::1")
                 return
-            self._far.close(self._forwarder)
-            if number != errno.ECONNREFUSED:
-                break
         self._close()
 
-    def _has_dialed(self, far: _Side) -> None:
+    def _has_dialed(self) -> None:
         """Look how the dial ended."""
-        number = far.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if number == 0:
-            self._is_dialing = False
-            for side in (self._near, far):
-                side.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._settle(far)
-        elif number == errno.ECONNREFUSED:
-            far.close(self._forwarder)
-            self._dial()
-        else:
-            self._close()
+        number = self._far.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if number:
+            self._dial_failed(number)
+            return
+        self._is_dialing = False
+        for side in (self._near, self._far):
+            side.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._settle()
 
     # -- the bytes -----------------------------------------------------------------------------
 
     def _is_ready(self, side: _Side, events: int) -> None:
-        far = self._far
-        if self._is_over or far is None:
-            return  # ended in this same turn
+        if self._is_over:
+            return  # in this same turn
         if self._is_dialing:
-            self._has_dialed(far)
+            self._has_dialed()
             return
-        other = self._near if side is far else far
+        other = self._near if side is self._far else self._far
         if events & _WRITE and side.unsent:
-            self._flush(other, side)
+            self._send(other, side, side.unsent)
         if events & _READ and side.reads and not other.unsent:
             self._carry(side, other)
         if not self._is_over:
-            self._settle(far)
+            self._settle()
 
     def _carry(self, source: _Side, target: _Side) -> None:
         """Read from one side and send to the other, as long as neither has to wait."""
@@ -224,9 +225,6 @@ class _Connection:
             if count < _CHUNK_BYTES or target.unsent or not source.reads:
                 return
 
-    def _flush(self, source: _Side, target: _Side) -> None:
-        self._send(source, target, target.unsent)
-
     def _send(self, source: _Side, target: _Side, data: memoryview | bytes) -> None:
         """What nobody takes any more need not be read; what it said before is still carried."""
         try:
@@ -235,9 +233,9 @@ class _Connection:
             source.reads = False
             target.end()
 
-    def _settle(self, far: _Side) -> None:
+    def _settle(self) -> None:
         """Wait for what can happen next, or end."""
-        near = self._near
+        near, far = self._near, self._far
         if not (near.writes or far.writes):
             self._close()
             return
@@ -255,7 +253,6 @@ class _Connection:
 
     def _close(self) -> None:
         self._is_over = True
-        for side in (self._near, self._far):
-            if side is not None:
-                side.close(self._forwarder)
+        self._near.close(self._forwarder)
+        self._far.close(self._forwarder)
         self._forwarder.ended()
