@@ -41,6 +41,12 @@ def make(path: str) -> bool:
     return True
 
 
+def may_divide(path: str) -> bool:
+    """Whether we may make cgroups below this one."""
+    probe = path + "/m0"
+    return make(probe) and remove(probe)
+
+
 def members(path: str) -> list[int]:
     """The pids in a cgroup and the ones below it."""
     found: list[int] = []

@@ -214,13 +214,21 @@ class Keeper:
         """The cgroup below which each message gets its own; "" when there is none to use."""
         assert self.launcher is not None  # noqa: S101
         inside = self.launcher.inside
-        if inside.own_cgroup:
-            probe = os.path.join(inside.container_cgroup, "m0")
-            if cgroups.make(probe):
-                cgroups.remove(probe)
-                return inside.container_cgroup
-            return ""
-        return self._our_cgroup
+        if not inside.own_cgroup:
+            return self._our_cgroup
+        if cgroups.may_divide(inside.container_cgroup):
+            return inside.container_cgroup
+
+        # A user namespace of the container's own (keep-id): the runtime gave it to root in there.
+        def take() -> bytes:
+            os.chown(inside.container_cgroup, inside.uid, inside.gid)
+            return b""
+
+        try:
+            namespaces.run_inside(inside.init_pid, (), take)
+        except OSError as error:
+            self.log(f"{inside.container_cgroup} cannot be divided: {error}")
+        return inside.container_cgroup if cgroups.may_divide(inside.container_cgroup) else ""
 
     def _save(self, **changes: float) -> None:
         self.state = replace(
