@@ -161,3 +161,11 @@ class Terminals:
 
 def children(pid: int) -> list[int]:
     return [int(word) for word in read_bytes(f"/proc/{pid}/task/{pid}/children").split()]
+
+
+def runs(cage: Cage, *argv: str) -> bool:
+    """Whether a command has become just that: neither the runtime nor what waits in front of it."""
+    wanted = b"".join(word.encode() + b"\0" for word in argv)
+    return wait_until(
+        lambda: any(read_bytes(f"/proc/{pid}/cmdline") == wanted for pid in cage.inside_pids()), 10
+    )

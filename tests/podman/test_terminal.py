@@ -13,7 +13,17 @@ from pathlib import Path
 import pytest
 
 from .cages import IDENTITIES, Cage, is_alive, podman, process_state, seconds_until, wait_until
-from .terminals import CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z, PROMPT, Terminal, Terminals, children
+from .terminals import (
+    CTRL_BACKSLASH,
+    CTRL_C,
+    CTRL_D,
+    CTRL_Z,
+    PROMPT,
+    Terminal,
+    Terminals,
+    children,
+    runs,
+)
 
 RUNTIMES = ("crun", "runc")
 GONE_S = 2.0
@@ -233,7 +243,7 @@ def test_ctrl_c_that_is_handled(terminals: Terminals) -> None:
 
 def test_ctrl_d_is_the_end_of_input(terminals: Terminals) -> None:
     terminal = terminals.cagewrap("cat")
-    assert wait_until(lambda: terminals.cage.inside_programs("cat"), 5)
+    assert runs(terminals.cage, "cat")
     terminal.type(b"a line\n")
     terminal.until(b"a line\r\na line\r\n")
     terminal.type(CTRL_D)
@@ -265,6 +275,7 @@ def test_ctrl_z_and_fg_of_the_agent_itself(terminals: Terminals) -> None:
     before = shell.attributes()
     for _ in range(2):
         shell.type(b"cage cat\n")
+        assert runs(terminals.cage, "cat")
         shell.type(b"one\n")
         shell.until(b"one\r\none\r\n")
         shell.type(CTRL_Z)
@@ -299,6 +310,7 @@ def test_ctrl_z_that_the_agent_handles_is_its_own_affair(terminals: Terminals) -
 def test_ctrl_z_of_a_script_gives_the_prompt_back(terminals: Terminals) -> None:
     shell = terminals.shell()
     shell.type(b"(cage cat; echo after)\n")
+    assert runs(terminals.cage, "cat")
     shell.type(b"one\n")
     shell.until(b"one\r\none\r\n")
     shell.type(CTRL_Z)
@@ -320,6 +332,7 @@ def test_agent_that_stops_itself(terminals: Terminals) -> None:
 
 def test_ctrl_z_without_a_shell_to_return_to_stops_nothing(terminals: Terminals) -> None:
     terminal = terminals.cagewrap("cat")
+    assert runs(terminals.cage, "cat")
     terminal.type(b"one\n")
     terminal.until(b"one\r\none\r\n")
     terminal.type(CTRL_Z)
@@ -364,7 +377,7 @@ def reading(terminals: Terminals) -> tuple[Terminal, list[object]]:
     terminal.type(b"\n")
     terminal.until(b"\n")
     assert wait_until(lambda: terminal.attributes() != before, 10)
-    assert wait_until(lambda: terminals.cage.inside_programs("cat"), 5)
+    assert runs(terminals.cage, "cat")
     return terminal, before
 
 
