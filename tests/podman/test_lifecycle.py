@@ -34,7 +34,7 @@ def test_idle_cage_stops_and_starts_again_with_what_was_installed(
     cage = make_cage("--idle-stop", "1s")
     cage.text("sh", "-c", "touch /opt/installed; sleep 1000 >/dev/null 2>&1 &")
     init = cage.init()
-    assert len(pids_of_namespace(init)) == 1, "what runs in the background lives until then"
+    assert wait_until(lambda: len(pids_of_namespace(init)) == 1, 0.5), "it lives until then"
     took = seconds_until(lambda: not keepers(cage.name()), 6)
     latencies.add("idle stop of 1 s, all gone", took)
     assert took > 0.8
