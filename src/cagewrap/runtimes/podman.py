@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cagewrap.errors import UnsupportedError
 from cagewrap.model import CageSpec, Identity, NetworkMode, Owner
 from cagewrap.mounts import mount_args
 from cagewrap.runtimes.oci import runtime
@@ -14,12 +15,32 @@ STOP_TIMEOUT_S = 2
 """catatonit -P ends at once on TERM; the rest of a container may take this long."""
 
 
+_OURS = (
+    "--cgroups", "--cidfile", "--detach", "--entrypoint", "--init", "--name", "--pid",
+    "--pidfile", "--privileged", "--replace", "--restart", "--rm", "--runtime", "--user",
+    "--userns", "--workdir", "-d", "-u", "-w",
+)  # fmt: skip
+"""Options of podman that the keeper relies on, or that would take a cage's walls away."""
+
+
+def check_args(words: tuple[str, ...]) -> None:
+    """Raise UnsupportedError for a `--podman-arg` that a cage cannot be made with."""
+    for word in words:
+        if word.partition("=")[0] in _OURS:
+            raise UnsupportedError(
+                f"--podman-arg {word} is not possible: cagewrap decides that itself, and what "
+                "keeps a cage closed depends on it.",
+                "leave it out of --podman-arg and podman_arg; see --user, --rm and --runtime",
+            )
+
+
 def run_args(spec: CageSpec, *, pid_file: str, init: str, owner: Owner) -> tuple[str, ...]:
     """Make and start the container; prints its id.
 
     pid_file: conmon writes the host pid of the container's init there at every start.
     init: the host's static catatonit.
     """
+    check_args(spec.podman_args)
     limits = spec.limits
     keep_groups = owner.groups and runtime(spec.runtime).keeps_groups
     user = "0:0" if spec.identity is Identity.ROOT else f"{owner.uid}:{owner.gid}"
