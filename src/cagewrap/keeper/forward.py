@@ -47,7 +47,10 @@ def serve(listener: socket.socket, port: int) -> None:
     """Accept on `listener` and carry each connection to 127.0.0.1:`port`, for ever."""
     forwarder = _Forwarder(listener, port)
     while True:
-        forwarder.turn()
+        try:
+            forwarder.turn()
+        except OSError:  # the kernel is short of something: not for ever
+            time.sleep(_PAUSE_S)
 
 
 class _Forwarder:
@@ -163,10 +166,13 @@ class _Connection:
     def _dial(self, address: str) -> None:
         """Begin to connect the far side."""
         number = self._far.socket.connect_ex((address, self._forwarder.port))
-        if number in (0, errno.EINPROGRESS):
-            self._far.watch(self._forwarder, _WRITE)
-        else:
+        if number not in (0, errno.EINPROGRESS):
             self._dial_failed(number)
+            return
+        try:
+            self._far.watch(self._forwarder, _WRITE)
+        except OSError:
+            self._close()
 
     def _dial_failed(self, number: int) -> None:
         """Try once more: a server may listen on the IPv6 loopback alone."""
@@ -239,9 +245,12 @@ class _Connection:
         if not (near.writes or far.writes):
             self._close()
             return
-        for side, other in ((near, far), (far, near)):
-            reads = _READ if side.reads and not other.unsent else 0
-            side.watch(self._forwarder, reads | (_WRITE if side.unsent else 0))
+        try:
+            for side, other in ((near, far), (far, near)):
+                reads = _READ if side.reads and not other.unsent else 0
+                side.watch(self._forwarder, reads | (_WRITE if side.unsent else 0))
+        except OSError:  # the kernel watches no more for this user
+            self._close()
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ import socket
 import stat
 import struct
 
+from cagewrap.keeper import holders
+
 _SOCK_DIAG_BY_FAMILY = 20  # include/uapi/linux/sock_diag.h
 _NETLINK_SOCK_DIAG = 4
 _NLM_F_REQUEST = 1
@@ -36,6 +38,8 @@ class Watch:
         self._out = _Far(fds[1]) if fds else None
         self._parent = _parent_pidfd(shim_pid)
         self._in_ended = False
+        self._pipes = [far.inode if far and far.is_pipe else 0 for far in (self._in, self._out)]
+        _watches.add(self)
 
     @property
     def is_needed(self) -> bool:
@@ -55,11 +59,13 @@ class Watch:
         nothing about the harness, and is not looked at any more.
         """
         if self._out is not None and self._out.is_channel:
-            return self._out.has_no_reader()
+            return self._out.has_no_reader() or self._is_kept_up(self._out, holders.READER)
         if self._in is None or not self._in.is_channel:
             return False
         has_ended = self._in.has_no_writer()
         if has_ended and self.parent_is_gone():
+            return True
+        if self._is_kept_up(self._in, holders.WRITER):
             return True
         if has_ended and self._in_ended:
             self._in.close()
@@ -67,8 +73,20 @@ class Watch:
         self._in_ended = has_ended
         return False
 
+    def _is_kept_up(self, far: _Far, role: int) -> bool:
+        """Whether the harness died, and its end of a pipe is held by the cage alone.
+
+        Not when it was given to another message of this cage (`cagewrap -- a | cagewrap -- b`).
+        """
+        if not far.is_pipe or not self.parent_is_gone():
+            return False
+        others = _watches - {self}
+        is_given = any(far.inode in other._pipes for other in others)  # noqa: SLF001
+        return not is_given and far.is_held_by_cage_alone(role)
+
     def close(self) -> None:
         """Let go of everything."""
+        _watches.discard(self)
         for far in (self._in, self._out):
             if far is not None:
                 far.close()
@@ -83,11 +101,16 @@ class Watch:
         return bool(select.select([self._parent], [], [], 0)[0])
 
 
+_watches: set[Watch] = set()
+"""Those of all messages that run."""
+
+
 class _Far:
     """The far end of one descriptor."""
 
     def __init__(self, fd: int) -> None:
         found = os.fstat(fd)
+        self.inode = found.st_ino
         self.is_pipe = stat.S_ISFIFO(found.st_mode)
         self.is_socket = stat.S_ISSOCK(found.st_mode)
         self.is_channel = self.is_pipe or self.is_socket
@@ -112,6 +135,9 @@ class _Far:
         except OSError:
             return False
         return _has_event(reader, select.POLLHUP)
+
+    def is_held_by_cage_alone(self, role: int) -> bool:
+        return holders.is_held_by_cage_alone(self._path_fd, role)
 
     def _peer_is_gone(self) -> bool:
         if self._peer < 0:
