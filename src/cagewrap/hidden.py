@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from cagewrap.errors import MountRefusedError
@@ -20,6 +20,8 @@ from cagewrap.protected import lies_in
 
 HIDDEN_LIMIT = 256
 """Covers in one cage; each is a mount."""
+WALK_LIMIT = 200_000
+"""Directories that the patterns of one cage look into: an agent can make any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +57,24 @@ def find_hidden(
                 f"hide {pattern!r} matches nothing in {project.path!r} now. What appears there "
                 "later is visible until: cagewrap recreate"
             )
-    outermost = [
-        match
-        for match in found.values()
-        if not any(other != match.path and lies_in(match.path, other) for other in found)
-    ]
+    outermost = _outermost(found.values())
+    _refuse_too_many(outermost)
     covers: dict[str, Mount] = {}
-    for match in sorted(outermost, key=lambda match: match.path):
+    for match in outermost:
         shown = tuple(_cover(match, mounts, empty_file))
         covers.update((mount.target, mount) for mount in shown if mount.target not in covers)
         if not shown:
             notes.append(f"hide {match.pattern!r} leads to {match.path!r}, not in the cage anyway.")
-    _refuse_too_many(outermost)
     return Hidden(mounts=tuple(covers.values()), notes=tuple(notes))
+
+
+def _outermost(matches: Iterable[_Match]) -> list[_Match]:
+    """Those that lie in no other, sorted."""
+    found: list[_Match] = []
+    for match in sorted(matches, key=lambda match: match.path + "/"):
+        if not found or not lies_in(match.path, found[-1].path):
+            found.append(match)
+    return sorted(found, key=lambda match: match.path)
 
 
 def _refuse_too_many(matches: list[_Match]) -> None:
@@ -120,25 +127,47 @@ def _split(project: Project, pattern: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def _walk(above: str, parts: tuple[str, ...], notes: list[str]) -> Iterator[str]:
-    """Paths below `above` that match. `**` is any depth; it enters no symlink and no `.git`."""
-    if not parts:
-        yield above
-        return
-    first, rest = parts[0], parts[1:]
-    if not any(sign in first for sign in "*?["):
-        path = os.path.join(above, first)
-        if os.path.lexists(path):
-            yield from _walk(path, rest, notes)
-        return
+def _walk(project: str, parts: tuple[str, ...], notes: list[str]) -> Iterator[str]:
+    """Paths below the project that match. `**` is any depth; it enters no symlink and no `.git`.
+
+    An agent can make directories deeper than Python recurses, so what is left to do is a list.
+    """
+    left = [(project, parts)]
+    seen = 0
+    while left:
+        above, wanted = left.pop()
+        if not wanted:
+            yield above
+        elif any(sign in wanted[0] for sign in "*?["):
+            seen += 1
+            if seen > WALK_LIMIT:
+                raise MountRefusedError(
+                    f"hide looks into more than {WALK_LIMIT} directories below {project!r}, the "
+                    f"last of them {_shortened(above)!r}.",
+                    "name the files or directories without ** or *: hide = ['.env']",
+                )
+            left += reversed(list(_steps(above, wanted, notes)))
+        elif os.path.lexists(path := os.path.join(above, wanted[0])):
+            left.append((path, wanted[1:]))
+
+
+def _steps(
+    above: str, wanted: tuple[str, ...], notes: list[str]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What a directory and a pattern in it lead to: each path, and what must match below it."""
+    first, rest = wanted[0], wanted[1:]
     if first == "**":
-        yield from _walk(above, rest, notes)
+        yield above, rest
     for entry in _entries(above, notes):
         if first == "**":
             if entry.is_dir(follow_symlinks=False) and entry.name != ".git":
-                yield from _walk(entry.path, parts, notes)
+                yield entry.path, wanted
         elif fnmatch.fnmatchcase(entry.name, first):
-            yield from _walk(entry.path, rest, notes)
+            yield entry.path, rest
+
+
+def _shortened(path: str) -> str:
+    return path if len(path) <= 200 else "…" + path[-200:]
 
 
 def _entries(path: str, notes: list[str]) -> list[os.DirEntry[str]]:
@@ -148,7 +177,7 @@ def _entries(path: str, notes: list[str]) -> list[os.DirEntry[str]]:
     except NotADirectoryError:
         return []
     except OSError as error:
-        notes.append(f"hide cannot look into {path!r}: {error.strerror}.")
+        notes.append(f"hide cannot look into {_shortened(path)!r}: {error.strerror}.")
         return []
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shlex
 import socket
+import struct
 import sys
 import time
 from collections.abc import Mapping
@@ -245,6 +246,10 @@ def connect(paths: Paths, name: str) -> socket.socket:
         connection = try_connect(path)
         if connection is not None:
             return connection
+        if not os.path.exists(paths.record_file(name)):
+            raise SessionError(
+                f"The session {name} was removed at this moment.", "send the message again"
+            )
         _start_keeper(paths, name)
         connection = try_connect(path)
     if connection is None:
@@ -254,9 +259,16 @@ def connect(paths: Paths, name: str) -> socket.socket:
     return connection
 
 
-def try_connect(path: str) -> socket.socket | None:
-    """A connection to a keeper's socket, or None when nobody listens there."""
+def try_connect(path: str, timeout_s: float = 0.0) -> socket.socket | None:
+    """A connection to a keeper's socket, or None when nobody listens there.
+
+    timeout_s: how long to wait while the queue of those who were not let in yet is full; 0: for
+    ever. Raises KeeperError.
+    """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if timeout_s:
+        wait = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
     try:
         connection.connect(path)
     except (FileNotFoundError, ConnectionRefusedError):

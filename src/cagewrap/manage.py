@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shlex
 import shutil
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
-from cagewrap import proc, protocol, sessions
-from cagewrap.errors import CagewrapError, KeeperError, SessionError
+from cagewrap import control, foreign, proc, sessions
+from cagewrap.errors import CagewrapError, InternalError, KeeperError, SessionError
 from cagewrap.keeper import cgroups
 from cagewrap.keeper.container import kill_leftovers
-from cagewrap.launch import connect, try_connect
+from cagewrap.launch import connect
 from cagewrap.paths import Paths
 from cagewrap.runtimes import podman
 from cagewrap.runtimes.failures import explain_failure
@@ -24,7 +27,10 @@ PODMAN_S = 60.0
 """How long one podman command may take."""
 STOP_S = 20.0
 """How long a keeper may take to stop its cage."""
-_SHOWN_FILES = 20
+TREE_S = 900.0
+"""How long podman may take with a whole tree of files, or an image."""
+_STOP_TRIES = 3
+_CAGE_NAME = re.compile(r"cagewrap-[a-z0-9-]+-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,8 @@ class SessionInfo:
     """One session as `ls` shows it.
 
     status: "running", "stopped" (its layer is kept), "new" (never had a container), "gone" (podman
-    no longer has its container) or "unknown" (podman did not answer). messages: agents at work.
+    no longer has its container), "unknown" (podman did not answer) or "unresponsive" (its keeper
+    did not answer: `stop` ends it). messages: agents at work.
     is_outdated: settings have changed since it was made. Times in seconds since the epoch.
     """
 
@@ -72,25 +79,43 @@ class Sessions:
         """Every session."""
         records = sessions.list_records(self.paths)
         statuses = self.container_statuses()
-        return tuple(self._info(record, statuses) for record in records)
+        names = [record.name for record in records]
+        answers, silent = control.ask_all(self.paths, names, {"do": "status"})
+        return tuple(
+            self._info(
+                record,
+                answers.get(record.name, {}),
+                "unresponsive" if record.name in silent else self._status(record, statuses),
+            )
+            for record in records
+        )
 
     def container_statuses(self) -> dict[str, str] | None:
         """podman's state of each container of ours, by name; None when podman does not answer."""
-        try:
-            done = self._podman(podman.list_args(self.paths.state_dir))
-            listed = json.loads(done.stdout or b"[]")
-        except (CagewrapError, ValueError):
+        listed = self._containers()
+        if listed is None:
             return None
         return {name: str(item["State"]) for item in listed for name in item["Names"]}
 
-    def _info(self, record: Record, statuses: dict[str, str] | None) -> SessionInfo:
+    def _containers(self) -> list[dict[str, Any]] | None:
+        """What podman lists with our labels; None when it does not answer."""
+        try:
+            done = self._podman(podman.list_args(self.paths.state_dir))
+            listed = json.loads(done.stdout or b"[]") if done.returncode == 0 else None
+        except (CagewrapError, ValueError):
+            return None
+        return listed if isinstance(listed, list) else None
+
+    def _status(self, record: Record, statuses: dict[str, str] | None) -> str:
+        return _status(record, sessions.read_state(self.paths, record.name), statuses)
+
+    def _info(self, record: Record, answer: control.Answer, status: str) -> SessionInfo:
         state = sessions.read_state(self.paths, record.name)
-        answer = self._ask(record.name, {"do": "status"}) or {}
         return SessionInfo(
             name=record.name,
             session=record.session,
             project=record.project,
-            status=_status(record, state, statuses),
+            status=status,
             messages=int(str(answer.get("messages", 0))),
             image=record.image,
             created_at=record.created_at,
@@ -115,54 +140,103 @@ class Sessions:
     # -- doing ---------------------------------------------------------------------------------
 
     def stop(self, record: Record) -> Done:
-        """End its messages and stop its container; what is installed stays."""
-        answer = self._ask(record.name, {"do": "stop"}, timeout_s=STOP_S)
-        if answer is not None:
-            return Done("stopped", record.name)
-        return self._stop_without_keeper(record)
+        """End its messages and stop its container; what is installed stays.
 
-    def _stop_without_keeper(self, record: Record) -> Done:
+        A keeper that does not answer is killed.
+        """
+        with self._at_rest(record) as done:
+            return done
+
+    @contextmanager
+    def _at_rest(self, record: Record) -> Iterator[Done]:
+        """A session that is stopped, and that nobody starts meanwhile."""
+        has_stopped = False
+        for _ in range(_STOP_TRIES):
+            has_stopped |= self._stop_keeper(record.name)
+            with control.alone(self.paths, record.name) as is_alone:
+                if is_alone:
+                    has_stopped |= self._stop_container(record, is_begun=has_stopped)
+                    detail = "" if has_stopped else "it was not running"
+                    yield Done("stopped" if has_stopped else "unchanged", record.name, detail)
+                    return
+        raise KeeperError(
+            f"{record.name} is started again whenever it stops: messages keep coming.",
+            "stop the harness that sends them, then try again",
+        )
+
+    def _stop_keeper(self, name: str) -> bool:
+        """Let the keeper stop its cage, or kill it; whether there was one.
+
+        One that is well says how it is at once; only then stopping is worth waiting for.
+        """
+        try:
+            return (
+                control.ask(self.paths, name, {"do": "status"}) is not None
+                and control.ask(self.paths, name, {"do": "stop"}, STOP_S) is not None
+            )
+        except CagewrapError:
+            return control.kill_keeper(self.paths, name)
+
+    def _stop_container(self, record: Record, *, is_begun: bool) -> bool:
+        """Stop what no keeper stops; whether it ran.
+
+        is_begun: a keeper that was killed may have begun to start what it did not write down.
+        """
         state = sessions.read_state(self.paths, record.name)
         kill_leftovers(state)
         is_running = sessions.is_alive(state.init_pid, state.init_start, state.boot_id)
-        if is_running:
+        if is_running or (is_begun and self._is_begun(record.name)):
             self._check(self._podman(podman.stop_args(record.name)), record)
         if state.cgroup:
             cgroups.remove(state.cgroup)
         self._remove_runtime_files(record.name)
-        if is_running:
-            return Done("stopped", record.name)
-        return Done("unchanged", record.name, "it was not running")
+        return is_running
+
+    def _is_begun(self, name: str) -> bool:
+        return (self.container_statuses() or {}).get(name) == "running"
 
     def remove(self, record: Record, *, force: bool) -> Done:
         """Delete a session with everything it had: container, layer, HOME, records.
 
         Raises SessionError while messages run, unless forced.
         """
-        answer = self._ask(record.name, {"do": "status"}) or {}
-        running = int(str(answer.get("messages", 0)))
-        if running and not force:
-            raise SessionError(
-                f"{record.name} has {running} agent(s) at work.",
-                f"cagewrap rm --force {record.name}",
-            )
-        self.stop(record)
-        with sessions.locked(sessions.registry_lock(self.paths)):
+        if not force:
+            self._refuse_at_work(record)
+        with self._at_rest(record):
             self._remove_container(record.name)
             if record.layer_image:
                 self._podman(podman.remove_image_args(record.layer_image))
             self._remove_directory(record.name)
         return Done("removed", record.name)
 
+    def _refuse_at_work(self, record: Record) -> None:
+        try:
+            answer = control.ask(self.paths, record.name, {"do": "status"}) or {}
+        except CagewrapError as error:
+            raise SessionError(
+                f"{error.message} An agent may be at work.",
+                f"cagewrap rm --force {record.name}",
+            ) from error
+        running = int(str(answer.get("messages", 0)))
+        if running:
+            raise SessionError(
+                f"{record.name} has {running} agent(s) at work.",
+                f"cagewrap rm --force {record.name}",
+            )
+
     def recreate(self, record: Record, *, fresh: bool) -> Done:
         """Make its container anew with the settings of now; HOME is kept, and so is what was
         installed, unless `fresh` or another image is wanted."""
-        self.stop(record)
+        with self._at_rest(record):
+            return self._recreate(record, fresh=fresh)
+
+    def _recreate(self, record: Record, *, fresh: bool) -> Done:
         keeps = not fresh and record.wanted_image in ("", record.image)
         layer = f"localhost/cagewrap-session:{record.name}" if keeps else ""
         has_container = bool(sessions.read_state(self.paths, record.name).container_id)
         if keeps and has_container:
-            self._check(self._podman(podman.commit_args(record.name, layer)), record)
+            committed = self._podman(podman.commit_args(record.name, layer), timeout_s=TREE_S)
+            self._check(committed, record)
         elif keeps:
             layer = record.layer_image
         self._remove_container(record.name)
@@ -186,28 +260,33 @@ class Sessions:
     def open_port(self, record: Record, host: int, cage: int) -> Done:
         """Make a port of the cage's loopback reachable on the host's. Starts the cage."""
         connection = connect(self.paths, record.name)
-        _exchange(connection, {"do": "port", "host": host, "cage": cage}, STOP_S)
+        command = {"do": "port", "host": host, "cage": cage}
+        control.exchange(connection, record.name, command, STOP_S)
         return Done("published", record.name, f"http://127.0.0.1:{host} -> cage port {cage}")
 
-    def collect(self, *, dry_run: bool) -> tuple[Done, ...]:
+    def collect(self, *, dry_run: bool) -> tuple[tuple[Done, ...], CagewrapError | None]:
         """Remove sessions whose project is gone or that were not used for `keep_for`, containers
-        and directories without a session, and what killed keepers left."""
+        and directories without a session, and what killed keepers left.
+
+        Second: the first failure; the rest was done.
+        """
         records = sessions.list_records(self.paths)
-        done: list[Done] = []
-        for record in records:
-            reason = self._why_collect(record)
-            if reason:
-                done.append(Done("removed", record.name, reason))
-                if not dry_run:
-                    self.remove(record, force=True)
-            elif not dry_run:
+        reasons = {record.name: self._why_collect(record) for record in records}
+
+        def collect_one(record: Record) -> Done:
+            if not dry_run:
+                self.remove(record, force=False)
+            return Done("removed", record.name, reasons[record.name])
+
+        done, failure = run_on([r for r in records if reasons[r.name]], collect_one)
+        if not dry_run:
+            for record in records:
                 self._clean_dead_keeper(record)
-        known = {record.name for record in records}
-        done += self._collect_strays(known, dry_run=dry_run)
-        return tuple(done)
+        strays, stray_failure = self._collect_strays(dry_run=dry_run)
+        return (*done, *strays), failure or stray_failure
 
     def _why_collect(self, record: Record) -> str:
-        if try_connect(self.paths.socket_file(record.name)):
+        if control.is_listening(self.paths, record.name):
             return ""
         state = sessions.read_state(self.paths, record.name)
         unused_s = sessions.now() - max(state.used_at, record.created_at)
@@ -220,7 +299,10 @@ class Sessions:
         return ""
 
     def _clean_dead_keeper(self, record: Record) -> None:
-        lock = sessions.try_lock(sessions.keeper_lock(self.paths, record.name))
+        try:
+            lock = sessions.try_lock(sessions.keeper_lock(self.paths, record.name))
+        except FileNotFoundError:
+            return  # removed
         if lock is None:
             return
         try:
@@ -228,37 +310,54 @@ class Sessions:
         finally:
             os.close(lock)
 
-    def _collect_strays(self, known: set[str], *, dry_run: bool) -> list[Done]:
-        done: list[Done] = []
-        for name in self.container_statuses() or {}:
-            if name not in known:
-                done.append(Done("removed", name, "a container without a session"))
-                if not dry_run:
-                    self._remove_container(name)
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(self.paths.cages_dir):
-                if sessions.is_stray(self.paths, name):
-                    done.append(Done("removed", name, "a directory without a session"))
-                    if not dry_run:
-                        self._remove_directory(name)
-        return done
+    def _collect_strays(self, *, dry_run: bool) -> tuple[tuple[Done, ...], CagewrapError | None]:
+        def container(name: str) -> Done:
+            if not dry_run:
+                self._remove_container(name)
+            return Done("removed", name, "a container without a session")
+
+        def directory(name: str) -> Done:
+            if not dry_run:
+                self._remove_directory(name, only_stray=True)
+            return Done("removed", name, "a directory without a session")
+
+        containers, failure = _run_on_names(self._stray_containers(), container)
+        directories, other = _run_on_names(sessions.list_strays(self.paths), directory)
+        return (*containers, *directories), failure or other
+
+    def _stray_containers(self) -> list[str]:
+        """Containers that were made for a session of ours which is gone."""
+        names = [name for item in self._containers() or () if (name := _name_if_ours(item))]
+        # Looked at after podman was asked: a session is written down before its container is made.
+        return [name for name in names if not os.path.lexists(self.paths.record_file(name))]
 
     def _remove_container(self, name: str) -> None:
         done = self._podman(podman.remove_args(name))
         if done.returncode and not podman.says_missing(done.stderr):
             raise explain_failure(done.argv, done.returncode, done.stderr)
 
-    def _remove_directory(self, name: str) -> None:
-        """Delete what is kept on the host; files of in-cage users need podman's namespace."""
-        path = self.paths.cage_dir(name)
-        shutil.rmtree(path, ignore_errors=True)
+    def _remove_directory(self, name: str, *, only_stray: bool = False) -> None:
+        """Delete what is kept on the host.
+
+        An agent wrote some of it, as users that only podman's namespace may delete for, and as
+        deep as it liked: `rm` follows nothing and has no limit. The name is free at once.
+        """
+        path = f"{self.paths.cage_dir(name)}.removed-{os.getpid()}"
+        with sessions.locked(sessions.registry_lock(self.paths)):
+            if only_stray and not sessions.is_stray(self.paths, name):
+                return  # it was being made, and is a session now
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.paths.record_file(name))
+            try:
+                os.rename(self.paths.cage_dir(name), path)
+            except FileNotFoundError:
+                return
+        done = self._podman(foreign.remove_args(path), timeout_s=TREE_S)
         if os.path.lexists(path):
-            done = self._podman(("podman", "unshare", "rm", "-rf", "--", path))
-            if done.returncode or os.path.lexists(path):
-                raise SessionError(
-                    f"{path} cannot be deleted: {done.stderr.strip()[-200:]}",
-                    f"podman unshare rm -rf {path}",
-                )
+            raise SessionError(
+                f"{path} cannot be deleted: {done.stderr.strip()[-200:]}",
+                shlex.join(foreign.remove_args(path)),
+            )
         self._remove_runtime_files(name)
 
     def _remove_runtime_files(self, name: str) -> None:
@@ -270,71 +369,39 @@ class Sessions:
 
     def foreign_files(self, directory: str) -> tuple[str, ...]:
         """Paths below a directory that belong to a user of a cage other than its root."""
-        uid = os.getuid()
-        found: list[str] = []
-        for parent, directories, files in os.walk(directory):
-            for entry in (*directories, *files):
-                path = os.path.join(parent, entry)
-                with contextlib.suppress(OSError):
-                    if os.lstat(path).st_uid not in (uid, 0):
-                        found.append(path)
-        return tuple(found)
+        done = self._podman(foreign.find_args(directory), timeout_s=TREE_S)
+        return foreign.parse(done.stdout)
 
     def take_back(self, directory: str) -> Done:
         """Make such files the owner's."""
-        foreign = self.foreign_files(directory)
-        for at in range(0, len(foreign), 500):
-            batch = foreign[at : at + 500]
-            done = self._podman(("podman", "unshare", "chown", "-h", "0:0", "--", *batch))
-            if done.returncode:
-                raise SessionError(
-                    f"Some files could not be taken back: {done.stderr.strip()[-200:]}",
-                    f"podman unshare chown -R 0:0 {directory}",
-                )
-        return Done("taken back", directory, f"{len(foreign)} file(s)")
+        done = self._podman(foreign.take_back_args(directory), timeout_s=TREE_S)
+        if done.returncode:
+            raise SessionError(
+                f"Some files could not be taken back: {done.stderr.strip()[-200:]}",
+                shlex.join(foreign.take_back_args(directory)),
+            )
+        return Done("taken back", directory, f"{len(foreign.parse(done.stdout))} file(s)")
 
-    # -- podman and keepers --------------------------------------------------------------------
+    # -- podman --------------------------------------------------------------------------------
 
-    def _podman(self, argv: Sequence[str]) -> proc.Outcome:
-        return proc.capture(argv, timeout_s=PODMAN_S, env=self.env)
+    def _podman(self, argv: Sequence[str], timeout_s: float = PODMAN_S) -> proc.Outcome:
+        return proc.capture(argv, timeout_s=timeout_s, env=self.env)
 
     def _check(self, done: proc.Outcome, record: Record) -> None:
         if done.returncode:
             raise explain_failure(done.argv, done.returncode, done.stderr, image=record.image)
 
-    def _ask(
-        self, name: str, command: Mapping[str, object], timeout_s: float = 5.0
-    ) -> Mapping[str, object] | None:
-        """A keeper's answer, or None when no keeper runs."""
-        connection = try_connect(self.paths.socket_file(name))
-        if connection is None:
-            return None
-        return _exchange(connection, command, timeout_s)
 
+def _name_if_ours(container: Mapping[str, object]) -> str:
+    """The name of a container that was made as a cage; "" for one of the owner's.
 
-def _exchange(
-    connection: socket.socket, command: Mapping[str, object], timeout_s: float
-) -> Mapping[str, object]:
-    """Send one command to a keeper and wait for its answer."""
-    with connection:
-        connection.settimeout(timeout_s)
-        try:
-            connection.send(protocol.COMMAND + json.dumps(command).encode())
-            packet = connection.recv(protocol.PACKET_BYTES)
-        except OSError as error:
-            raise KeeperError(
-                f"The cage's keeper does not answer: {error}.", "cagewrap gc"
-            ) from error
-    if packet[:1] == protocol.ERROR:
-        raise _keeper_error(packet[1:])
-    return json.loads(packet[1:]) if packet[:1] == protocol.REPLY else {}
-
-
-def _keeper_error(text: bytes) -> CagewrapError:
-    code, message, hint = (part.decode(errors="replace") for part in text.split(b"\0"))
-    error = CagewrapError(message, hint)
-    error.exit_code = int(code)
-    return error
+    Its labels alone do not say it: an image made of a cage hands them on.
+    """
+    names, labels = container.get("Names"), container.get("Labels")
+    if not (isinstance(names, list) and names and isinstance(labels, dict)):
+        return ""
+    name = str(names[0])
+    return name if _CAGE_NAME.fullmatch(name) and labels.get("cagewrap.name") == name else ""
 
 
 def _ports(answer: Mapping[str, object]) -> list[list[int]]:
@@ -357,11 +424,23 @@ def run_on(
     records: Sequence[Record], action: Callable[[Record], Done]
 ) -> tuple[tuple[Done, ...], CagewrapError | None]:
     """Do something to each session; the first failure is returned after the rest was done."""
+    by_name = {record.name: record for record in records}
+    return _run_on_names(list(by_name), lambda name: action(by_name[name]))
+
+
+def _run_on_names(
+    names: Sequence[str], action: Callable[[str], Done]
+) -> tuple[tuple[Done, ...], CagewrapError | None]:
     done: list[Done] = []
     failure: CagewrapError | None = None
-    for record in records:
+    for name in names:
         try:
-            done.append(action(record))
+            done.append(action(name))
         except CagewrapError as error:
             failure = failure or error
+        except OSError as error:
+            failure = failure or sessions.explain_os_error(error)
+        except Exception as error:  # noqa: BLE001 - a bug that one session meets spares the others
+            bug = f"A bug met by {name}: {type(error).__name__}: {error}."
+            failure = failure or InternalError(bug, "report it with --debug")
     return tuple(done), failure

@@ -139,6 +139,14 @@ def is_stray(paths: Paths, name: str) -> bool:
     return os.path.isdir(path) and not os.path.exists(paths.record_file(name))
 
 
+def list_strays(paths: Paths) -> list[str]:
+    """The directories among the sessions' that have no record."""
+    try:
+        return [name for name in sorted(os.listdir(paths.cages_dir)) if is_stray(paths, name)]
+    except FileNotFoundError:
+        return []
+
+
 def find_record(records: list[Record], project: str, session: str) -> Record | None:
     """The session of that project and name; `--rm` cages belong to their command alone."""
     for record in records:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from cagewrap import hidden
 from cagewrap.errors import MountRefusedError
 from cagewrap.hidden import HIDDEN_LIMIT
 from cagewrap.model import Mount
@@ -174,3 +176,39 @@ def test_symlink_loops_end(machine: Machine) -> None:
     (machine.project / "self").symlink_to("self")
     write(machine.project / "a" / ".env")
     assert set(covers(machine, "**/.env", "*/nothing", "self")) == {"a/.env"}
+
+
+def nest(directory: Path, depth: int) -> None:
+    """Directories `d/d/d…` below one, deeper than a path can name."""
+    fd = os.open(directory, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=fd)
+        inner = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+
+
+def unnest(directory: Path) -> None:
+    subprocess.run(["rm", "-rf", "--", directory], check=True)
+
+
+@pytest.mark.parametrize("depth", [1500, 4000])
+def test_looks_into_directories_however_deep(machine: Machine, depth: int) -> None:
+    write(machine.project / "deep" / ".env")
+    nest(machine.project / "deep", depth)
+    try:
+        assert covers(machine, "**/.env") == {"deep/.env": "bind"}
+    finally:
+        unnest(machine.project / "deep")
+
+
+def test_refuses_to_look_into_any_number_of_directories(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hidden, "WALK_LIMIT", 50)
+    for number in range(60):
+        (machine.project / f"d{number}").mkdir()
+    with pytest.raises(MountRefusedError, match="more than 50 directories") as caught:
+        covers(machine, "**/.env")
+    assert "hide = " in caught.value.hint

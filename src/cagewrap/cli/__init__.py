@@ -7,7 +7,7 @@ import importlib
 import click
 
 from cagewrap import __version__
-from cagewrap.errors import CagewrapError, UsageError
+from cagewrap.errors import CagewrapError, InternalError, UsageError
 from cagewrap.flags import wrap_help
 from cagewrap.report import envelope
 
@@ -73,8 +73,7 @@ def run(arguments: list[str]) -> int:
         words = arguments or ["--help"]
         code = cagewrap.main(args=words, prog_name="cagewrap", standalone_mode=False)
     except CagewrapError as error:
-        if "--json" in arguments and not error.is_reported:
-            click.echo(envelope(error))
+        _report_as_json(error, arguments)
         raise
     except click.exceptions.Exit as end:
         return end.exit_code
@@ -84,5 +83,26 @@ def run(arguments: list[str]) -> int:
         hint = "cagewrap --help"
         if isinstance(error, click.UsageError) and error.ctx is not None:
             hint = f"{error.ctx.command_path} --help"
-        raise UsageError(error.format_message(), hint) from error
+        usage = UsageError(error.format_message(), hint)
+        _report_as_json(usage, arguments)
+        raise usage from error
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from cagewrap.sessions import explain_os_error
+
+        explained = explain_os_error(error)
+        _report_as_json(explained, arguments)
+        raise explained from error
+    except Exception as error:
+        bug = InternalError(f"A bug: {type(error).__name__}: {error}.", "report it with --debug")
+        _report_as_json(bug, arguments)
+        raise
     return code if isinstance(code, int) else 0
+
+
+def _report_as_json(error: CagewrapError, arguments: list[str]) -> None:
+    """The envelope of a failure, once, when it was asked for (after `--` it is an agent's word)."""
+    ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if "--json" in ours and not error.is_reported:
+        click.echo(envelope(error))

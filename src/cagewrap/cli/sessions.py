@@ -132,11 +132,14 @@ def rm(
     done, failure = run_on(records, lambda record: opened.remove(record, force=force))
     removed = {one.name for one in done}
     foreign: list[str] = []
-    for project in {record.project for record in records if record.name in removed}:
-        if takes_back:
-            done = (*done, opened.take_back(project))
-        else:
-            foreign += opened.foreign_files(project)
+    for project in sorted({record.project for record in records if record.name in removed}):
+        try:
+            if takes_back:
+                done = (*done, opened.take_back(project))
+            else:
+                foreign += opened.foreign_files(project)
+        except CagewrapError as error:
+            failure = failure or error
     if not as_json:
         _warn_of_foreign(foreign)
     if as_json:
@@ -185,10 +188,10 @@ def recreate(*, session: str, fresh: bool, as_json: bool) -> None:
 @_JSON
 def gc(*, dry_run: bool, as_json: bool) -> None:
     """Remove sessions whose project is gone or that were unused for `keep_for`, and leftovers."""
-    done = _open().collect(dry_run=dry_run)
-    if not done and not as_json:
+    done, failure = _open().collect(dry_run=dry_run)
+    if not (done or failure or as_json):
         click.echo("nothing to remove", err=True)
-    _report(done, as_json=as_json)
+    _report(done, as_json=as_json, failure=failure)
 
 
 @click.command()
@@ -205,6 +208,10 @@ def logs(*, session: str, as_json: bool) -> None:
         click.echo(text, nl=False)
 
 
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65536
+
+
 @click.command()
 @click.argument("session")
 @click.argument("port", metavar="PORT|HOST:CAGE")
@@ -213,9 +220,7 @@ def port(*, session: str, port: str, as_json: bool) -> None:
     """Make a port of the cage's loopback reachable on this machine's loopback, until it stops."""
     host, _, cage = port.partition(":")
     cage = cage or host
-    if not all(
-        text.isascii() and text.isdigit() and 0 < int(text) < 65536 for text in (host, cage)
-    ):
+    if not (_is_port(host) and _is_port(cage)):
         raise UsageError(f"{port!r} is not a port (1-65535) or HOST:CAGE.", "cagewrap port . 3000")
     opened = _open()
     record = opened.find("" if session == "." else session, _cwd())
