@@ -356,6 +356,8 @@ class Message:
             self._in.close()
         shim_was_gone = self._shim_is_gone()  # asked before it is told, and ends of it
         self._report_end(status)
+        if self._has_told_stop:  # it went on and ended at once: the shim must hear of it
+            _kill(self.peer_pid, signal.SIGCONT)
         self.pid = 0
         if not self._doomed and (shim_was_gone or self._ended_with_its_harness(status)):
             self._doomed = True
