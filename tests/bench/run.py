@@ -170,7 +170,7 @@ def transfer(bench: Bench) -> list[Figure]:
     count = TRANSFER_BYTES >> 16
     source = ["dd", "if=/dev/zero", "bs=64k", f"count={count}", "status=none"]
     sink = ["sh", "-c", "echo ready; exec dd of=/dev/null bs=64k status=none"]
-    rounds = bench.rounds(9, 3)
+    rounds = bench.rounds(21, 7)
 
     def out(prefix: Sequence[str]) -> float:
         with bench.started([*prefix, *source]) as child:
