@@ -278,7 +278,7 @@ def test_one_that_waits_does_not_hold_up_the_others() -> None:
             for _ in range(100):
                 client.sendall(b"ping")
                 assert client.recv(9) == b"ping"
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize("who", ["client", "server"])

@@ -23,7 +23,8 @@ def is_held_by_cage_alone(pipe: int, role: int) -> bool:
     """
     name = _link(f"/proc/self/fd/{pipe}")
     cage = _cage_namespaces()
-    inside, outside = [], []
+    inside: list[int] = []
+    outside: list[int] = []
     for pid in _numbers("/proc"):
         (inside if _link(f"/proc/{pid}/ns/pid") in cage else outside).append(pid)
     # First those of the cage: an agent that holds nothing costs no look at all the others.
