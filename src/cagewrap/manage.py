@@ -385,7 +385,11 @@ class Sessions:
     # -- podman --------------------------------------------------------------------------------
 
     def _podman(self, argv: Sequence[str], timeout_s: float = PODMAN_S) -> proc.Outcome:
-        return proc.capture(argv, timeout_s=timeout_s, env=self.env)
+        done = proc.capture(argv, timeout_s=timeout_s, env=self.env)
+        if done.returncode and podman.says_wedged(done.stderr):
+            proc.capture(podman.migrate_args(), timeout_s=timeout_s, env=self.env)
+            done = proc.capture(argv, timeout_s=timeout_s, env=self.env)
+        return done
 
     def _check(self, done: proc.Outcome, record: Record) -> None:
         if done.returncode:
