@@ -21,6 +21,10 @@ SUSPEND = b"Z"  # ctrl-z was typed on the pty: stop the agent's group, as the ke
 SEEN = b"D"  # by a shim that relays: the agent's end has arrived, the message is over
 COMMAND = b"C"  # JSON: {"do": "status" | "stop" | "port"}
 
+FIRST_KIND = ord("A")
+"""A packet of one byte below this is a signal's number, as the interpreter's C handler writes it
+into the socket (set_wakeup_fd): no signal waits for Python code to run."""
+
 # keeper -> shim
 ACCEPTED = b"A"  # the request is the keeper's now: never send it to another, unless told to
 STARTED = b"S"  # the agent runs; the shim closes its copies of fds 0 and 1

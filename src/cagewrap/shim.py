@@ -28,6 +28,14 @@ _FORWARDED = (
 )
 
 
+_WAIT_S = 1_000_000.0
+"""How long one wait for the keeper lasts; poll(2) takes 24 days at most."""
+
+
+def _sent_already(_number: int, _frame: object) -> None:
+    """The number is in the keeper's socket before Python code runs."""
+
+
 class Shim:
     """One hand-over to one keeper."""
 
@@ -45,10 +53,13 @@ class Shim:
 
         Returns only when this keeper never began.
         """
-        self.forward_signals(self.send_signal)
+        self.connection.settimeout(_WAIT_S)  # the descriptor set_wakeup_fd takes does not block
+        _signal.set_wakeup_fd(self.connection.fileno(), warn_on_full_buffer=False)
+        self.forward_signals(_sent_already)
         self.send_request(command, cwd, [protocol.MODE_STREAMS], [0, 1, 2])
         while self.handle(self.receive()):
             pass
+        _signal.set_wakeup_fd(-1)
 
     def send_request(
         self, command: list[str], cwd: bytes, head: list[bytes], fds: list[int]
@@ -94,10 +105,13 @@ class Shim:
 
     def receive(self) -> bytes:
         """The next packet; b"" when the keeper is gone."""
-        try:
-            return self.connection.recv(protocol.PACKET_BYTES)
-        except OSError:
-            return b""
+        while True:
+            try:
+                return self.connection.recv(protocol.PACKET_BYTES)
+            except TimeoutError:
+                continue
+            except OSError:
+                return b""
 
     def handle(self, packet: bytes) -> bool:
         """Act on one packet. False: this keeper never began, try another."""
@@ -117,7 +131,6 @@ class Shim:
         elif kind == protocol.ERROR:
             raise _error(text)
         elif kind == protocol.RETRY or not self.accepted:
-            self.connection.close()
             return False
         else:
             self.keeper_died()

@@ -81,6 +81,7 @@ def _hand_over(
         MixedRelay(shim).run(words, cwd)
     else:
         shim.run(words, cwd)
+    connection.close()
 
 
 def _connect(path: bytes) -> _socket.socket | None:

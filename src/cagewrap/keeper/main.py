@@ -282,6 +282,8 @@ class Keeper:
     def _dispatch(self, message: Message, kind: bytes, text: bytes, fds: list[int]) -> None:
         if kind == protocol.REQUEST and message.request is None:
             self._take(message, text, fds)
+        elif kind and kind[0] < protocol.FIRST_KIND and not text:
+            message.deliver(kind[0])
         elif kind == protocol.SIGNAL:
             message.deliver(int(text))
         elif kind == protocol.GROUP_SIGNAL:
