@@ -48,7 +48,7 @@ def ask_all(
     deadline = time.monotonic() + ASK_S
     for name in names:
         try:
-            connection = _connect(paths, name, ASK_S)
+            connection = _connect(paths, name, max(0.01, deadline - time.monotonic()))
             if connection is not None:
                 asked[name] = connection
                 _send(connection, name, command)

@@ -169,7 +169,12 @@ def _warn_of_foreign(files: Sequence[str]) -> None:
 @_JSON
 def take_back(*, directory: str, as_json: bool) -> None:
     """Make files below DIRECTORY that belong to in-cage users yours again."""
-    _report((_open().take_back(os.path.abspath(directory)),), as_json=as_json)
+    path = os.path.abspath(directory)
+    if os.path.islink(path):  # perhaps an agent's
+        raise UsageError(
+            f"{path} is a symlink, to {os.path.realpath(path)}.", "name the directory itself"
+        )
+    _report((_open().take_back(path),), as_json=as_json)
 
 
 @click.command()
