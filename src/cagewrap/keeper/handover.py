@@ -7,7 +7,7 @@ import pwd
 from collections.abc import Mapping
 
 from cagewrap.environment import agent_environment, read_localtime_link
-from cagewrap.keeper.message import Request
+from cagewrap.keeper.request import Request
 from cagewrap.model import EnvPolicy, Identity
 from cagewrap.sessions import Record
 

@@ -31,8 +31,9 @@ from cagewrap.keeper import cgroups, guest, handover, namespaces, rights
 from cagewrap.keeper.container import Container, kill_leftovers
 from cagewrap.keeper.launcher import Launcher, look_inside, processes_inside
 from cagewrap.keeper.loop import Loop, Timer
-from cagewrap.keeper.message import GRACE_S, Message, parse_request
+from cagewrap.keeper.message import GRACE_S, Message
 from cagewrap.keeper.ports import Ports
+from cagewrap.keeper.request import parse_request
 from cagewrap.keeper.upkeep import Upkeep
 from cagewrap.model import Identity
 from cagewrap.paths import Paths, paths_from_env

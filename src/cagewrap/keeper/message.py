@@ -7,23 +7,19 @@ whatever reason, the agent's whole tree is ended (TERM, one second, KILL).
 from __future__ import annotations
 
 import os
-import resource
 import select
 import signal
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from cagewrap import protocol
-from cagewrap.errors import AgentNotFoundError, CagewrapError, KeeperError
+from cagewrap.errors import CagewrapError
 from cagewrap.keeper import hangup
-from cagewrap.keeper.console import Terminal, parse_terminal
-from cagewrap.keeper.crossing import must_relay
 from cagewrap.keeper.launcher import Launch, Launcher
 from cagewrap.keeper.loop import Loop, Timer
-from cagewrap.keeper.relay import InRelay, OutRelay, same_file
+from cagewrap.keeper.request import Request, shim_limits, shim_umask
+from cagewrap.keeper.streams import Streams
 from cagewrap.runtimes.failures import explain_never_executed
-from cagewrap.runtimes.process import Limit
 from cagewrap.sessions import start_time
 
 GRACE_S = 1.0
@@ -34,82 +30,6 @@ LAUNCH_S = 30.0
 """How long the runtime may take to start a process; an agent can stop what starts beside it."""
 HANGUP_S = 0.5
 """How often the far ends of the agent's pipes are looked at."""
-
-_LIMITS = {
-    "RLIMIT_" + name: getattr(resource, "RLIMIT_" + name)
-    for name in (
-        "AS", "CORE", "CPU", "DATA", "FSIZE", "MEMLOCK", "MSGQUEUE", "NICE", "NOFILE", "NPROC",
-        "RSS", "RTPRIO", "RTTIME", "SIGPENDING", "STACK",
-    )
-}  # fmt: skip
-_UNLIMITED = (1 << 64) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a shim asks for.
-
-    is_relayed: the shim stands between the agent and a terminal. terminal: None for streams.
-    """
-
-    argv: tuple[bytes, ...]
-    env: dict[bytes, bytes]
-    cwd: bytes
-    is_relayed: bool
-    terminal: Terminal | None
-    passed: tuple[str, ...]
-    fixed: tuple[tuple[str, str], ...]
-    secret_names: tuple[str, ...]
-    secret_files: tuple[tuple[str, str], ...]
-
-
-def parse_request(body: bytes) -> Request:
-    """Read a request's body. Raises KeeperError when it is not one."""
-    try:
-        head, argv, env, (cwd,), passed, fixed, names, files = protocol.unpack_sections(body)
-        terminal = parse_terminal(head[1:]) if head[0] == protocol.MODE_TERMINAL else None
-    except ValueError as error:
-        raise KeeperError("The keeper was sent a request it cannot read.", "") from error
-    if not argv or not argv[0]:
-        raise AgentNotFoundError("The name of the agent's program is empty.", "cagewrap -- claude")
-    return Request(
-        argv=tuple(argv),
-        env=dict(_pair(entry) for entry in env),
-        cwd=cwd,
-        is_relayed=head[0] != protocol.MODE_STREAMS,
-        terminal=terminal,
-        passed=tuple(_texts(passed)),
-        fixed=tuple(_text_pair(entry) for entry in fixed),
-        secret_names=tuple(_texts(names)),
-        secret_files=tuple(_text_pair(entry) for entry in files),
-    )
-
-
-def shim_limits(pid: int) -> tuple[Limit, ...]:
-    """The resource limits of a shim, none above our own hard ones (we could not grant them)."""
-    found: list[Limit] = []
-    for name, number in _LIMITS.items():
-        try:
-            soft, hard = resource.prlimit(pid, number)
-        except OSError:
-            continue
-        ours = _unsigned(resource.getrlimit(number)[1])
-        hard = min(_unsigned(hard), ours)
-        found.append(Limit(name, min(_unsigned(soft), hard), hard))
-    return tuple(found)
-
-
-def shim_umask(pid: int) -> int:
-    """The file mode creation mask of a shim."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith("Umask:"):
-                    return int(line.split()[1], 8)
-    except OSError:
-        pass
-    return 0o022
-
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -131,12 +51,10 @@ class Message:
         self.log = log
         self.peer_pid = _peer_pid(connection)
         self.request: Request | None = None
-        self.fds: list[int] = []
+        self.streams = Streams(loop, [], self._relay_failed)
         self.pid = 0
         self.cgroup = ""
         self.launcher: Launcher | None = None
-        self._in: InRelay | None = None
-        self._outs: list[OutRelay] = []
         self._queued: list[Callable[[], None]] = []
         self._continued = 0
         self._is_over = False
@@ -153,7 +71,7 @@ class Message:
     def take(self, request: Request, fds: list[int]) -> None:
         """Keep the request; from here on the message is ours."""
         self.request = request
-        self.fds = fds
+        self.streams = Streams(self.loop, fds, self._relay_failed)
         self.reply(protocol.ACCEPTED)
 
     def launch(self, launcher: Launcher, env: dict[bytes, bytes], cgroup: str) -> None:
@@ -164,7 +82,7 @@ class Message:
             self._close()
             return
         self._oom_before = launcher.oom_kills()
-        stdio = self._stdio()
+        stdio = self.streams.open()
         launch = Launch(
             argv=self.request.argv,
             env=tuple(name + b"=" + value for name, value in env.items()),
@@ -181,38 +99,11 @@ class Message:
         except CagewrapError as error:
             self._failed(error)
         finally:
-            self._watch = hangup.Watch(self.fds, self.peer_pid)
-            self._close_fds(stdio)
-
-    def _stdio(self) -> tuple[int, ...]:
-        """The three descriptors the agent gets, relays in place of what may not cross."""
-        if not self.fds:
-            return ()
-        source, out, err = self.fds
-        source_relayed, out_relayed, err_relayed = (
-            must_relay(fd, number) for number, fd in enumerate(self.fds)
-        )
-        if source_relayed:
-            self._in = InRelay(self.loop, os.dup(source))
-            source = self._in.pipe_end
-        both = out_relayed and err_relayed and same_file(out, err)
-        out_end = self._relay_out(out) if out_relayed else out
-        if both:
-            return (source, out_end, out_end)
-        return (source, out_end, self._relay_out(err) if err_relayed else err)
-
-    def _relay_out(self, fd: int) -> int:
-        relay = OutRelay(self.loop, os.dup(fd), self._relay_failed)
-        self._outs.append(relay)
-        return relay.pipe_end
+            self._watch = hangup.Watch(self.streams.fds, self.peer_pid)
+            self.streams.release()
 
     def _relay_failed(self, error: OSError) -> None:
         self.note(f"what the agent writes cannot be stored: {error.strerror}")
-
-    def _close_fds(self, stdio: tuple[int, ...]) -> None:
-        for fd in {*self.fds, *stdio}:
-            os.close(fd)
-        self.fds = []
 
     def _started(self, pid: int) -> None:
         self.pid = pid
@@ -349,11 +240,7 @@ class Message:
             _kill(self.peer_pid, signal.SIGCONT)
 
     def _ended(self, status: int) -> None:
-        for relay in self._outs:
-            relay.drain()
-        if self._in is not None:
-            # Before the shim is let go: who reads the file next goes on from there.
-            self._in.close()
+        self.streams.drain()  # before the shim is let go: who reads the file next goes on there
         shim_was_gone = self._shim_is_gone()  # asked before it is told, and ends of it
         self._report_end(status)
         if self._has_told_stop:  # it went on and ended at once: the shim must hear of it
@@ -433,30 +320,11 @@ class Message:
             self._timer.cancel()
         if self._watch is not None:
             self._watch.close()
-        if self._in is not None:
-            self._in.close()
-        self._close_fds(())
+        self.streams.close_input()
+        self.streams.release()
         self.loop.unwatch(self.connection.fileno())
         self.connection.close()
         self.finished(self)
-
-
-def _pair(entry: bytes) -> tuple[bytes, bytes]:
-    name, _, value = entry.partition(b"=")
-    return name, value
-
-
-def _text_pair(entry: bytes) -> tuple[str, str]:
-    name, value = _pair(entry)
-    return os.fsdecode(name), os.fsdecode(value)
-
-
-def _texts(words: list[bytes]) -> list[str]:
-    return [os.fsdecode(word) for word in words]
-
-
-def _unsigned(limit: int) -> int:
-    return _UNLIMITED if limit == resource.RLIM_INFINITY else limit
 
 
 def _peer_pid(connection: socket.socket) -> int:
