@@ -39,6 +39,9 @@ _KEEPER_ENV = (
 )  # fmt: skip
 _KEEPER_ENV_PREFIXES = ("CONTAINERS_", "STORAGE_", "_PYI_", "LD_LIBRARY_PATH")
 _GIT_S = 2.0
+_STOP_S = 10
+"""How long a user's systemd waits for a keeper's scope at logout. podman may start its pause process
+anew there while all is being stopped, and that one ends by SIGKILL only: 90 s by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +319,7 @@ def _own_scope(paths: Paths, name: str) -> tuple[str, ...]:
     return (
         "systemd-run", "--user", "--scope", "--quiet", "--collect",
         "--property", "Delegate=yes",
+        "--property", f"TimeoutStopSec={_STOP_S}",
         "--description", f"keeper of {name}",
         "--",
     )  # fmt: skip
