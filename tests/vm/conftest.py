@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .machine import Other, SlowCage, cgroup_file
+from .machine import LoginUser, ServiceAccount, SlowCage, cgroup_file
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,15 +51,29 @@ def cage(make_cage: Callable[..., SlowCage]) -> SlowCage:
 
 
 @pytest.fixture(scope="session")
-def _other_user() -> Other:
-    other = Other()
-    other.make()
-    return other
+def _other() -> LoginUser:
+    user = LoginUser("other", 1003)
+    user.make()
+    return user
 
 
 @pytest.fixture
-def other(_other_user: Other) -> Iterator[Other]:
-    """A second user, logged out, without linger and without a cage."""
-    _other_user.forget_cages()
-    yield _other_user
-    _other_user.forget_cages()
+def other(_other: LoginUser) -> Iterator[LoginUser]:
+    """A user who is logged out, without linger and without a cage."""
+    _other.forget_cages()
+    yield _other
+    _other.forget_cages()
+
+
+@pytest.fixture(scope="session")
+def _service_account() -> ServiceAccount:
+    account = ServiceAccount("daemon1", 1004)
+    account.make()
+    return account
+
+
+@pytest.fixture
+def service_account(_service_account: ServiceAccount) -> Iterator[ServiceAccount]:
+    """A user of services only."""
+    yield _service_account
+    _service_account.forget_cages()

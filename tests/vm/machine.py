@@ -54,7 +54,7 @@ class SlowCage(Cage):
         return process
 
     def name_of(self, session: str) -> str:
-        [name] = [name for name in self.names() if self.record(name)["session"] == session]
+        [name] = [name for name in self.names() if self.record(name).get("session") == session]
         return name
 
 
@@ -118,32 +118,37 @@ class Services:
         return self._systemctl("is-active", "--quiet", unit).returncode == 0
 
 
-# --- a second user, who logs in and out -----------------------------------------------------------
+# --- other users ----------------------------------------------------------------------------------
 
 
-class Other:
-    """The user `other`: without linger, with a small image of his own."""
+class Account:
+    """Another user with a small image of his own, without linger."""
 
-    name, uid = "other", 1003
     image = "localhost/small:1"
+
+    def __init__(self, name: str, uid: int) -> None:
+        self.name = name
+        self.uid = uid
+        self.project = f"/home/{name}/project"
 
     def make(self) -> None:
         sudo("useradd", "--uid", str(self.uid), "--create-home", "--shell", "/bin/bash", self.name)
-        sudo("install", "-d", "-o", self.name, "/home/other/project")
-        config = "/home/other/.config/containers"
-        sudo("install", "-d", "-o", self.name, "/home/other/.config", config)
-        sudo("install", "-o", self.name, "/home/tester/.config/containers/storage.conf", config)
-        with open("/tmp/small.tar", "wb") as file:
-            file.write(small_image())
-        self.must("podman", "import", "--quiet", "/tmp/small.tar", self.image)
+        config = f"/home/{self.name}/.config"
+        for directory in (self.project, config, f"{config}/containers"):
+            sudo("install", "-d", "-o", self.name, directory)
+        storage = "/home/tester/.config/containers/storage.conf"
+        sudo("install", "-o", self.name, storage, f"{config}/containers")
+        image = Path("/tmp/small.tar")
+        image.write_bytes(small_image())
+        self.must("podman", "import", "--quiet", str(image), self.image)
 
-    def run(self, *argv: str, login: bool = True, properties: Sequence[str] = ()) -> Done:
-        """A command in a login session, or as a service of the system with User=other."""
-        session = ["--property=PAMName=login", "--setenv=XDG_SESSION_CLASS=user"] if login else []
+    def run(self, *argv: str, settings: Sequence[str] = ()) -> Done:
+        """A command as this user, as a service of the system with these settings; to its end."""
+        properties = [f"--property={one}" for one in settings]
         done = subprocess.run(
             ["sudo", "systemd-run", "--quiet", "--wait", "--collect", "--pipe",
-             "--uid=other", "--gid=other", "--working-directory=/home/other/project",
-             *session, *[f"--property={one}" for one in properties], *argv],
+             f"--uid={self.name}", f"--gid={self.name}", f"--working-directory={self.project}",
+             *properties, *argv],
             stdin=subprocess.DEVNULL, capture_output=True, timeout=SLOW_S, check=False,
         )  # fmt: skip
         return Done(done.returncode, done.stdout, done.stderr)
@@ -154,13 +159,17 @@ class Other:
         return done.out.decode()
 
     def cage(self, *command: str, **options: Any) -> Done:
+        """A message in his one cage."""
+        return self.run(*self.message(*command), **options)
+
+    def message(self, *command: str) -> list[str]:
         flags = ("--image", self.image, "--network", "none")
-        return self.run("/usr/local/bin/cagewrap", *flags, "--", *command, **options)
+        return ["/usr/local/bin/cagewrap", *flags, "--", *command]
 
     def state(self) -> dict[str, Any]:
         """What the keeper of his one cage wrote down."""
-        text = sudo("sh", "-c", "cat /home/other/.local/state/cagewrap/cages/*/state.json").stdout
-        found: dict[str, Any] = json.loads(text)
+        text = sudo("sh", "-c", f"cat /home/{self.name}/.local/state/cagewrap/cages/*/state.json")
+        found: dict[str, Any] = json.loads(text.stdout)
         return found
 
     def processes(self) -> list[str]:
@@ -180,17 +189,53 @@ class Other:
                 found.append(f"{pid} {cages.command_line(pid)}")
         return found
 
+    def forget_cages(self) -> None:
+        """Remove all he has but the image."""
+        script = "podman rm --all --force --time 0; rm -rf ~/.local/state/cagewrap"
+        self.must("bash", "-c", script)
+
+
+class LoginUser(Account):
+    """Who logs in for each command, and out again."""
+
+    def run(self, *argv: str, settings: Sequence[str] = ()) -> Done:
+        session = ("PAMName=login", "Environment=XDG_SESSION_CLASS=user")
+        return super().run(*argv, settings=(*session, *settings))
+
+    def service(self, *argv: str, settings: Sequence[str] = ()) -> Done:
+        """A command without a login."""
+        return super().run(*argv, settings=settings)
+
     def has_manager(self) -> bool:
-        return (
-            sudo("systemctl", "is-active", f"user@{self.uid}.service", check=False).returncode == 0
-        )
+        manager = f"user@{self.uid}.service"
+        return sudo("systemctl", "is-active", manager, check=False).returncode == 0
+
+    def linger(self) -> None:
+        sudo("loginctl", "enable-linger", self.name)
+        seconds_until(self.has_manager, SLOW_S)
+
+    def wait_until_gone(self) -> float:
+        """Until his manager has ended, which logind does 10 s after the last logout."""
+        return seconds_until(lambda: not self.has_manager() and not self.processes(), SLOW_S)
 
     def forget_cages(self) -> None:
-        """End and remove all he has but the image; he stays logged out."""
         sudo("loginctl", "disable-linger", self.name)
-        self.run("bash", "-c", "podman rm --all --force --time 0; rm -rf ~/.local/state/cagewrap")
+        super().forget_cages()
         sudo("loginctl", "terminate-user", self.name, check=False)
-        seconds_until(lambda: not self.has_manager() and not self.processes(), SLOW_S)
+        self.wait_until_gone()
+
+
+class ServiceAccount(Account):
+    """Who never logs in: his services bring their own runtime directory."""
+
+    def run(self, *argv: str, settings: Sequence[str] = ()) -> Done:
+        directory = (
+            "RuntimeDirectory=service",
+            "RuntimeDirectoryMode=0700",
+            "RuntimeDirectoryPreserve=yes",
+            "Environment=XDG_RUNTIME_DIR=/run/service",
+        )
+        return super().run(*argv, settings=(*directory, *settings))
 
 
 def small_image() -> bytes:

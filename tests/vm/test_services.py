@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 import pytest
 
 from podman.cages import PROGRAMS, is_alive, seconds_until
 
-from .machine import GONE_S, SLOW_S, Other, Services, SlowCage, cgroup_of, sudo
+from .machine import (
+    GONE_S,
+    SLOW_S,
+    LoginUser,
+    ServiceAccount,
+    Services,
+    SlowCage,
+    cgroup_of,
+)
 
 HARNESS = str(PROGRAMS / "harness.py")
 
@@ -40,12 +47,10 @@ def test_stopping_the_harness_that_came_first_ends_its_messages_only(
     ]
 
     def runs(session: str, word: str) -> bool:
-        sessions = [cage.record(name)["session"] for name in cage.names()]
+        sessions = [cage.record(name).get("session") for name in cage.names()]
         return session in sessions and bool(cage.inside_programs(word, cage.name_of(session)))
 
-    with (
-        services.running("harness-a", ["sh", "-c", first], cage.env, cage.project),
-    ):
+    with services.running("harness-a", ["sh", "-c", first], cage.env, cage.project):
         seconds_until(lambda: runs("a", "1001"), SLOW_S)
         with services.running("harness-b", second, cage.env, cage.project):
             seconds_until(lambda: runs("b", "1002"), SLOW_S)
@@ -65,50 +70,36 @@ def test_stopping_the_harness_that_came_first_ends_its_messages_only(
             assert cage.init(a) == before[0][1]
 
 
-def test_refuses_in_a_service_of_a_user_without_runtime_directory(other: Other) -> None:
-    done = other.cage("true", login=False)
+def test_refuses_in_a_service_of_a_user_without_runtime_directory(other: LoginUser) -> None:
+    done = other.service(*other.message("true"))
     assert done.code == 119, done.err
     assert done.out == b""
     assert b"enable-linger" in done.err
 
 
-@pytest.mark.parametrize("has_manager", [False, True])
-def test_refuses_in_a_service_with_no_new_privileges(other: Other, has_manager: bool) -> None:
-    properties = ["NoNewPrivileges=yes"]
-    if has_manager:
-        sudo("loginctl", "enable-linger", other.name)
-        seconds_until(other.has_manager, SLOW_S)
-    else:
-        directory = "RuntimeDirectory=service"
-        properties += [
-            directory,
-            "RuntimeDirectoryMode=0700",
-            "Environment=XDG_RUNTIME_DIR=/run/service",
-        ]
-    done = other.cage("true", login=False, properties=properties)
-    assert done.code == 114, done.err
-    assert done.out == b""
+def test_refuses_with_no_new_privileges_beside_a_user_manager(other: LoginUser) -> None:
+    other.linger()
+    done = other.service(*other.message("true"), settings=["NoNewPrivileges=yes"])
+    assert (done.code, done.out) == (114, b""), done.err
+    assert b"NoNewPrivileges" in done.err
+
+
+def test_refuses_with_no_new_privileges_without_a_user_manager(
+    service_account: ServiceAccount,
+) -> None:
+    done = service_account.cage("true", settings=["NoNewPrivileges=yes"])
+    assert (done.code, done.out) == (114, b""), done.err
     assert b"NoNewPrivileges" in done.err
 
 
 @pytest.mark.parametrize("delegate", ["yes", "no"])
-def test_works_in_a_service_of_a_user_without_manager(other: Other, delegate: str) -> None:
+def test_works_in_a_service_of_a_user_without_manager(
+    service_account: ServiceAccount, delegate: str
+) -> None:
     """The cage ends with the service: there is nowhere else to be. The next one has it again."""
-    properties = [
-        f"Delegate={delegate}",
-        "RuntimeDirectory=service",
-        "RuntimeDirectoryMode=0700",
-        "RuntimeDirectoryPreserve=yes",
-        "Environment=XDG_RUNTIME_DIR=/run/service",
-    ]
-    try:
-        done = other.cage(
-            "sh", "-c", "echo kept >/kept; exit 7", login=False, properties=properties
-        )
-        assert done.code == 7, done.err
-        seconds_until(lambda: not other.processes(), SLOW_S)
-        done = other.cage("cat", "/kept", login=False, properties=properties)
-        assert (done.code, done.out) == (0, b"kept\n"), done.err
-    finally:
-        sudo("rm", "-rf", "/run/service")
-    assert not Path("/run/service").exists()
+    settings = [f"Delegate={delegate}"]
+    done = service_account.cage("sh", "-c", "echo kept >/kept; exit 7", settings=settings)
+    assert done.code == 7, done.err
+    seconds_until(lambda: not service_account.processes(), SLOW_S)
+    done = service_account.cage("cat", "/kept", settings=settings)
+    assert (done.code, done.out) == (0, b"kept\n"), done.err
