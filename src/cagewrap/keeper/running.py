@@ -1,0 +1,103 @@
+"""A container that runs: what the keeper holds of it, and how messages are launched into it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from cagewrap.errors import KeeperError, SessionError
+from cagewrap.keeper import cgroups, guest, handover, namespaces
+from cagewrap.keeper.container import Container
+from cagewrap.keeper.launcher import Inside, Launcher, look_inside
+from cagewrap.keeper.loop import Loop
+from cagewrap.keeper.message import Message
+from cagewrap.keeper.ports import Ports
+from cagewrap.keeper.upkeep import Upkeep
+from cagewrap.model import Identity
+from cagewrap.paths import Paths
+from cagewrap.runtimes.oci import runtime
+from cagewrap.sessions import Record
+
+
+class Running:
+    """Made once the container's init runs, and what is mounted has been looked at."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        record: Record,
+        paths: Paths,
+        container: Container,
+        our_cgroup: str,
+        is_alone: Callable[[], bool],
+        log: Callable[[str], None],
+    ) -> None:
+        """our_cgroup: where messages go when the container has no cgroup of its own.
+
+        is_alone: whether at most one message runs. Raises OSError or CagewrapError.
+        """
+        self.record = record
+        self.launched = 0
+        self._log = log
+        pid = container.init_pid
+        oci = runtime(record.runtime)
+        is_root = record.identity == Identity.ROOT.value
+        ids = (0, 0) if is_root else (os.getuid(), os.getgid())
+        state_dir = oci.state_dir(paths.podman_runtime_dir)
+        inside = look_inside(pid, container.container_id, state_dir, ids)
+        guest.set_home(pid, *ids, "root" if is_root else handover.user_name(), record.home)
+        self.init_fd = os.pidfd_open(pid)
+        work_dir = os.path.join(paths.runtime_dir, record.name + ".d")
+        self.launcher = Launcher(loop, oci, inside, work_dir, dict(os.environ), is_alone)
+        self.message_parent = self._take_cgroup(inside) if inside.own_cgroup else our_cgroup
+        self.upkeep = Upkeep(record, pid)
+        self.ports = Ports(loop, record.name, pid)
+
+    def open_ports(self, note: Callable[[str], None]) -> None:
+        """Open the ports of the record. One of the host's that is taken is told, and left out."""
+        for inside_port, outside_port in self.record.host_ports:
+            self.ports.lead_in(inside_port, outside_port)
+        for outside_port, inside_port in self.record.publish:
+            try:
+                self.ports.publish(outside_port, inside_port)
+            except SessionError as error:
+                note(f"{error.message} ({error.hint})")
+
+    def launch(self, message: Message) -> None:
+        """Start a message's process. Raises CagewrapError or OSError."""
+        assert message.request is not None  # noqa: S101 - it was taken
+        self.upkeep.check(message.note)
+        env = handover.environment(message.request, self.record, self.launcher.inside.environment)
+        message.launch(self.launcher, env, self._message_cgroup())
+
+    def _message_cgroup(self) -> str:
+        """A new cgroup for a message, "" without any.
+
+        One that a killed keeper left is not used again: a child made in a cgroup that was killed
+        once is killed too (see spawn.can_clone_into).
+        """
+        self.launched += 1
+        if not self.message_parent:
+            return ""
+        path = os.path.join(self.message_parent, f"m{self.launched}")
+        if os.path.exists(path):
+            return self._message_cgroup()
+        if not cgroups.make(path):
+            raise KeeperError(f"The cgroup {path} cannot be made.", "cagewrap doctor")
+        return path
+
+    def _take_cgroup(self, inside: Inside) -> str:
+        """The container's own cgroup, if messages can get children of it, else ""."""
+        if cgroups.may_divide(inside.container_cgroup):
+            return inside.container_cgroup
+
+        # A user namespace of the container's own (keep-id): the runtime gave it to root in there.
+        def take() -> bytes:
+            os.chown(inside.container_cgroup, inside.uid, inside.gid)
+            return b""
+
+        try:
+            namespaces.run_inside(inside.init_pid, (), take)
+        except OSError as error:
+            self._log(f"{inside.container_cgroup} cannot be divided: {error}")
+        return inside.container_cgroup if cgroups.may_divide(inside.container_cgroup) else ""

@@ -1,0 +1,507 @@
+"""The keeper's own life: start, serve messages, stop when idle.
+
+Started by a shim under the cage's lock, with a listening socket made by that shim (so nobody waits
+for it to be ready). It brings the container up, launches each message's process, and leaves when
+the container has been idle for `idle_stop_s`, was stopped, or died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from cagewrap import protocol, sessions
+from cagewrap.errors import (
+    CagewrapError,
+    InternalError,
+    KeeperError,
+    MountRefusedError,
+    SessionError,
+)
+from cagewrap.keeper import cgroups, namespaces, rights
+from cagewrap.keeper.container import Container, kill_leftovers
+from cagewrap.keeper.launcher import processes_inside
+from cagewrap.keeper.loop import Loop, Timer
+from cagewrap.keeper.message import GRACE_S, Message
+from cagewrap.keeper.request import parse_request
+from cagewrap.keeper.running import Running
+from cagewrap.paths import Paths
+
+REQUEST_S = 1.0
+"""Between a shim's connect and its request."""
+RUN_ONCE_CONNECT_S = 10.0
+"""How long a `--rm` cage waits for the one command it was made for."""
+_EMPTY_WAIT_S = 1.0
+"""How long killed processes may take to leave a cgroup."""
+
+
+class Keeper:
+    """One running cage."""
+
+    def __init__(self, paths: Paths, name: str, listener: socket.socket) -> None:
+        """Owns the listener. Raises SessionError when there is no such session."""
+        record = sessions.read_record(paths, name)
+        if record is None:
+            raise SessionError(f"There is no session {name}.", "cagewrap ls")
+        self.paths = paths
+        self.record = record
+        self.listener = listener
+        self.loop = Loop(lambda error: self.log(f"bug: {error!r}"))
+        self.state = sessions.read_state(paths, name)
+        self.newcomers: set[Message] = set()
+        self.messages: set[Message] = set()
+        self.lingering: list[str] = []
+        self.running: Running | None = None
+        self._notes: list[str] = []
+        self._early_commands: list[tuple[Message, Mapping[str, object]]] = []
+        self._waiters: list[socket.socket] = []
+        self._is_leaving = False
+        self._must_leave = False
+        self._idle: Timer | None = None
+        self._our_cgroup = ""
+        self.work_dir = os.path.join(paths.runtime_dir, name + ".d")
+        self.container = Container(
+            self.loop,
+            record,
+            os.environ,
+            os.path.join(self.work_dir, "init.pid"),
+            self._note_to_all,
+        )
+
+    def log(self, text: str) -> None:
+        """A line in keeper.log."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+        sys.stderr.write(f"{stamp} {text}\n")
+        sys.stderr.flush()
+
+    # -- start ---------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve until the cage stops."""
+        os.makedirs(self.work_dir, mode=0o700, exist_ok=True)
+        namespaces.become_subreaper()
+        namespaces.leave_session_keyring()
+        kill_leftovers(self.state)
+        if not self.state.cgroup and sessions.is_alive(
+            self.state.init_pid, self.state.init_start, self.state.boot_id
+        ):
+            for pid in processes_inside(self.state.init_pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self._make_cgroups()
+        self.container.bring_up(self.state, self._container_runs, self._fail_all)
+        self.listener.setblocking(False)  # noqa: FBT003
+        self.loop.watch(self.listener.fileno(), 1, self._accept)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: self.loop.later(0, self.leave))
+        self.loop.run()
+
+    def _make_cgroups(self) -> None:
+        """A cgroup for the container and, beside it, for each message.
+
+        One that an earlier keeper made is taken over while the container lives in it, wherever we
+        were started from.
+        """
+        earlier = self.state.cgroup
+        if os.path.basename(earlier) == self.record.name:
+            in_use = not cgroups.remove(earlier)
+            if in_use and cgroups.cgroup_of(self.state.init_pid).startswith(earlier + "/"):
+                self._our_cgroup = earlier
+                return
+        own = cgroups.cgroup_of("self")
+        ours = os.path.join(own, self.record.name) if own else ""
+        if ours and cgroups.make(ours):
+            self._our_cgroup = ours
+
+    def _container_runs(self) -> None:
+        try:
+            self.container.check_mounts()
+        except (OSError, MountRefusedError) as error:
+            self._mounts_differ(error)
+            return
+        try:
+            self._enter()
+        except (OSError, CagewrapError) as error:
+            self._fail_all(
+                error
+                if isinstance(error, CagewrapError)
+                else KeeperError(
+                    f"The container {self.record.name} runs, but it cannot be entered: {error}.",
+                    f"cagewrap recreate {self.record.name}",
+                )
+            )
+            return
+        for message in list(self.messages):
+            self._launch(message)
+        for message, command in self._early_commands:
+            self._command(message, command)
+        self._early_commands.clear()
+        self._arm_idle()
+
+    def _mounts_differ(self, error: OSError | MountRefusedError) -> None:
+        """A container that has run for long may see directories that the host has replaced since:
+        it is started anew. One that was started now must not be used."""
+        self.log(f"mounts: {error}")
+        if self.container.is_adopted:
+            self.container.restart()
+            return
+        refusal = (
+            error
+            if isinstance(error, MountRefusedError)
+            else KeeperError(
+                f"The mounts of {self.record.name} cannot be looked at: {error}.",
+                f"cagewrap recreate {self.record.name}",
+            )
+        )
+        self.container.stop(lambda: self._fail_all(refusal))
+
+    def _enter(self) -> None:
+        self.running = Running(
+            self.loop,
+            self.record,
+            self.paths,
+            self.container,
+            self._our_cgroup,
+            self._is_alone,
+            self.log,
+        )
+        if self._our_cgroup and self.running.launcher.inside.own_cgroup:
+            cgroups.remove(self._our_cgroup)
+            self._our_cgroup = ""
+        self.loop.watch(self.running.init_fd, 1, self._container_ended)
+        self.running.open_ports(self._note_to_all)
+        self._save(used_at=sessions.now())
+        self.log(
+            f"container {self.container.container_id[:12]} runs, init {self.container.init_pid}"
+        )
+
+    def _save(self, **changes: float) -> None:
+        self.state = replace(
+            self.state,
+            container_id=self.container.container_id,
+            boot_id=sessions.boot_id(),
+            keeper_pid=os.getpid(),
+            keeper_start=sessions.start_time(os.getpid()),
+            init_pid=self.container.init_pid,
+            init_start=sessions.start_time(self.container.init_pid),
+            cgroup=self.running.message_parent if self.running else "",
+            **changes,  # type: ignore[arg-type]
+        )
+        try:
+            sessions.write_state(self.paths, self.record.name, self.state)
+        except (OSError, CagewrapError) as error:
+            self.log(f"state not written: {error}")
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def _accept(self, _mask: int) -> None:
+        try:
+            connection, _ = self.listener.accept()
+        except OSError:
+            return
+        connection.setblocking(True)  # noqa: FBT003
+        message = Message(self.loop, connection, self._finished, self.log)
+        self.newcomers.add(message)
+        self.loop.watch(connection.fileno(), 1, lambda _mask: self._read(message))
+
+    def _read(self, message: Message) -> None:
+        try:
+            packet, fds = rights.receive(
+                message.connection, protocol.PACKET_BYTES, 4, socket.MSG_DONTWAIT
+            )
+        except BlockingIOError:
+            return
+        except OSError:
+            packet, fds = b"", []
+        self.newcomers.discard(message)
+        try:
+            self._dispatch(message, packet[:1], packet[1:], fds)
+        except CagewrapError as error:
+            message.reply_error(error)
+            self._drop(message)
+        except Exception as error:  # noqa: BLE001 - one message's bug must not end the others
+            self.log(f"bug: {type(error).__name__}: {error}")
+            message.reply_error(InternalError(f"A bug in the keeper: {error!r}.", "cagewrap logs"))
+            self._drop(message)
+
+    def _dispatch(self, message: Message, kind: bytes, text: bytes, fds: list[int]) -> None:
+        if kind == protocol.REQUEST and message.request is None:
+            self._take(message, text, fds)
+        elif kind and kind[0] < protocol.FIRST_KIND and not text:
+            message.deliver(kind[0])
+        elif kind == protocol.SIGNAL:
+            message.deliver(int(text))
+        elif kind == protocol.GROUP_SIGNAL:
+            message.deliver_to_group(int(text))
+        elif kind == protocol.SUSPEND:
+            message.suspend()
+        elif kind == protocol.SEEN:
+            message.seen()
+        elif kind == protocol.COMMAND:
+            self._command(message, json.loads(text))
+        elif message.request is None:
+            _close(fds)
+            self._drop(message)
+        else:
+            _close(fds)
+            self.loop.unwatch(message.connection.fileno())
+            message.hang_up()
+
+    def _drop(self, message: Message) -> None:
+        """Close a connection that is not a message (any more)."""
+        if message.connection.fileno() >= 0:
+            self.loop.unwatch(message.connection.fileno())
+            if message in self.messages:
+                message.hang_up()
+            else:
+                message.connection.close()
+
+    def _take(self, message: Message, version: bytes, fds: list[int]) -> None:
+        if version != protocol.VERSION:
+            _close(fds)
+            raise KeeperError(
+                f"The cage {self.record.name} was started by another version of cagewrap "
+                f"({protocol.VERSION.decode()}, asked in {version.decode(errors='replace')}).",
+                f"cagewrap stop {self.record.name}",
+            )
+        if self._must_restart():
+            self.leave()
+            self._must_leave = True
+        if self._is_leaving or self._must_leave or not fds:
+            _close(fds)
+            message.reply(protocol.RETRY)
+            self._drop(message)
+            return
+        try:
+            with open(fds[0], "rb") as file:
+                file.seek(0)
+                request = parse_request(file.read())
+        except CagewrapError:
+            _close(fds[1:])
+            raise
+        self.messages.add(message)
+        message.take(request, fds[1:])
+        for text in self._notes:
+            message.note(text)
+        self._notes.clear()
+        if self._idle is not None:
+            self._idle.cancel()
+        if self.running is not None:
+            self._launch(message)
+
+    def _must_restart(self) -> bool:
+        """Whether the project is another directory now, and nobody uses the old one."""
+        running = self.running
+        return running is not None and not self.messages and running.upkeep.is_project_replaced()
+
+    def _launch(self, message: Message) -> None:
+        assert self.running is not None  # noqa: S101
+        try:
+            self.running.launch(message)
+        except CagewrapError as error:
+            message.abandon(error)
+        except OSError as error:
+            message.abandon(
+                KeeperError(f"The agent could not be started: {error}.", "cagewrap doctor")
+            )
+
+    def _is_alone(self) -> bool:
+        return len(self.messages) <= 1 and not self.lingering
+
+    def _finished(self, message: Message) -> None:
+        self.messages.discard(message)
+        if message.cgroup and not cgroups.remove(message.cgroup):
+            self.lingering.append(message.cgroup)
+        self.lingering = [path for path in self.lingering if not cgroups.remove(path)]
+        if self.running is not None and not self._is_leaving:
+            self._save(used_at=sessions.now())
+        if not self.messages:
+            self._arm_idle()
+
+    # -- commands ------------------------------------------------------------------------------
+
+    def _command(self, message: Message, command: Mapping[str, object]) -> None:
+        what = command.get("do")
+        if what == "status":
+            self._answer(message, self._status())
+        elif what == "stop":
+            self.loop.unwatch(message.connection.fileno())
+            self._waiters.append(message.connection)
+            self.leave()
+        elif self.running is None:
+            self._early_commands.append((message, command))
+        elif what == "port":
+            self.running.ports.publish(int(str(command["host"])), int(str(command["cage"])))
+            self._answer(message, {"host": command["host"], "cage": command["cage"]})
+        else:
+            raise KeeperError(f"The keeper does not know {what!r}.", "cagewrap --version")
+
+    def _status(self) -> dict[str, object]:
+        return {
+            "messages": len(self.messages),
+            "lingering": len(self.lingering),
+            "keeper_pid": os.getpid(),
+            "ports": sorted(self.running.ports.published.items()) if self.running else [],
+            "kill": "cgroup" if self.running and self.running.message_parent else "best effort",
+        }
+
+    def _answer(self, message: Message, value: Mapping[str, object]) -> None:
+        message.reply(protocol.REPLY + json.dumps(value).encode())
+        self._drop(message)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _note_to_all(self, text: str) -> None:
+        """Tell everyone who waits, or the first who comes."""
+        self.log(text)
+        if not self.messages:
+            self._notes.append(text)
+        for message in self.messages:
+            message.note(text)
+
+    def _fail_all(self, error: CagewrapError) -> None:
+        """The container cannot be had: tell everyone, serve those who already knock, leave."""
+        self.log(f"{error.id}: {error.message}")
+        self._accept_pending()
+        for message, _ in self._early_commands:
+            message.reply_error(error)
+        for message in list(self.messages):
+            message.abandon(error)
+        self._exit()
+
+    def _accept_pending(self) -> None:
+        """Take the requests of all who are here, so that each hears the reason."""
+        count = -1
+        while count < len(self.newcomers):
+            count = len(self.newcomers)
+            self._accept(1)
+        for message in list(self.newcomers):
+            if select.select([message.connection], [], [], REQUEST_S)[0]:
+                self._read(message)
+
+    def _arm_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        if self._is_leaving or self.running is None or self.messages:
+            return
+        if self.record.rm:
+            wait_s = 0.0 if self.running.launched else RUN_ONCE_CONNECT_S
+        else:
+            wait_s = self.record.idle_stop_s
+        if wait_s != float("inf"):
+            self._idle = self.loop.later(wait_s, self._leave_if_idle)
+
+    def _leave_if_idle(self) -> None:
+        if not self.messages:
+            self._leave_once_unlocked(self._leave_if_idle)
+
+    def leave(self) -> None:
+        """Stop the container and go. Nobody new is served; who comes is sent to try again."""
+        self._leave_once_unlocked(self.leave)
+
+    def _leave_once_unlocked(self, again: Callable[[], None]) -> None:
+        if self._is_leaving:
+            return
+        lock = sessions.try_lock(sessions.cage_lock(self.paths, self.record.name))
+        if lock is None:  # a shim is looking for us at this moment
+            self.loop.later(0.05, again)
+            return
+        self._lock = lock
+        self._is_leaving = True
+        self._unlink_socket()
+        for message in list(self.messages):
+            message.hang_up()
+        self.loop.later(0, lambda: self._stop_container(time.monotonic() + GRACE_S + 1.0))
+
+    def _stop_container(self, deadline: float) -> None:
+        if self.messages and time.monotonic() < deadline:
+            self.loop.later(0.02, lambda: self._stop_container(deadline))
+            return
+        self._forget_init()
+        self.container.cancel()
+        if self.record.rm:
+            self._exit()
+        else:
+            self.container.stop(self._exit)
+
+    def _container_ended(self, _mask: int) -> None:
+        """The container's init is gone: the kernel has killed everything in it."""
+        self._forget_init()
+        if self._is_leaving:
+            return
+        self.log("the container ended")
+        self._is_leaving = True
+        self._unlink_socket()
+        for message in self.messages:
+            message.note("the cage was stopped from outside")
+        self.loop.later(0, lambda: self._exit_when_empty(time.monotonic() + 2.0))
+
+    def _forget_init(self) -> None:
+        if self.running is not None:
+            self.loop.unwatch(self.running.init_fd)
+
+    def _exit_when_empty(self, deadline: float) -> None:
+        if self.messages and time.monotonic() < deadline:
+            self.loop.later(0.02, lambda: self._exit_when_empty(deadline))
+        else:
+            self._exit()
+
+    def _unlink_socket(self) -> None:
+        """Nobody finds us any more. Who connected already is told to try again."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.paths.socket_file(self.record.name))
+        self.loop.unwatch(self.listener.fileno())
+        self._refuse_pending()
+
+    def _refuse_pending(self) -> None:
+        self.listener.close()  # a queued connection is reset: its shim has not been accepted
+
+    def _exit(self) -> None:
+        """Leave nothing of ours behind; a `--rm` cage goes with all it had."""
+        self._is_leaving = True
+        if self.record.rm:
+            self.container.remove(self.paths.cage_dir(self.record.name), self._gone)
+        else:
+            self._gone()
+
+    def _gone(self) -> None:
+        if self.running is not None:
+            self.running.ports.close()
+        if self.listener.fileno() >= 0:
+            self._unlink_socket()
+        for path in self.lingering:
+            cgroups.kill(path)
+        if self._our_cgroup:
+            # conmon's `podman container cleanup`, perhaps podman's pause process: not ours to end.
+            cgroups.move_all(self._our_cgroup + "/container", os.path.dirname(self._our_cgroup))
+            cgroups.remove(self._our_cgroup, wait_s=_EMPTY_WAIT_S)
+        _remove_tree(self.work_dir)
+        for waiter in self._waiters:
+            try:
+                waiter.send(protocol.REPLY + b"{}")
+            except OSError:
+                continue
+        self.log("leaves")
+        self.loop.stop()
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def _remove_tree(path: str) -> None:
+    try:
+        for entry in os.scandir(path):
+            os.unlink(entry.path)
+        os.rmdir(path)
+    except OSError:
+        return
