@@ -40,7 +40,7 @@ _KEEPER_ENV = (
 _KEEPER_ENV_PREFIXES = ("CONTAINERS_", "STORAGE_", "_PYI_", "LD_LIBRARY_PATH")
 _GIT_S = 2.0
 _STOP_S = 10
-"""How long a user's systemd waits for a keeper's scope at logout. podman may start its pause process
+"""How long the user manager waits for a keeper's scope at logout. podman may start its pause process
 anew there while all is being stopped, and that one ends by SIGKILL only: 90 s by default."""
 
 
