@@ -40,8 +40,8 @@ _KEEPER_ENV = (
 _KEEPER_ENV_PREFIXES = ("CONTAINERS_", "STORAGE_", "_PYI_", "LD_LIBRARY_PATH")
 _GIT_S = 2.0
 _STOP_S = 10
-"""How long the user manager waits for a keeper's scope at logout. podman may start its pause process
-anew there while all is being stopped, and that one ends by SIGKILL only: 90 s by default."""
+"""How long the user manager waits for a keeper's scope at logout. podman may start its pause
+process anew there while all is being stopped, and that one ends by SIGKILL only (90 s by default)."""
 
 
 @dataclass(frozen=True, slots=True)
