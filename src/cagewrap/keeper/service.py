@@ -31,6 +31,7 @@ from cagewrap.keeper.container import Container, kill_leftovers
 from cagewrap.keeper.launcher import processes_inside
 from cagewrap.keeper.loop import Loop, Timer
 from cagewrap.keeper.message import GRACE_S, Message
+from cagewrap.keeper.pause import end_younger_pause
 from cagewrap.keeper.request import parse_request
 from cagewrap.keeper.running import Running
 from cagewrap.paths import Paths
@@ -65,6 +66,7 @@ class Keeper:
         self._waiters: list[socket.socket] = []
         self._is_leaving = False
         self._must_leave = False
+        self._stopped_at = 0.0
         self._idle: Timer | None = None
         self._our_cgroup = ""
         self.work_dir = os.path.join(paths.runtime_dir, name + ".d")
@@ -101,7 +103,7 @@ class Keeper:
         self.listener.setblocking(False)  # noqa: FBT003
         self.loop.watch(self.listener.fileno(), 1, self._accept)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: self.loop.later(0, self.leave))
+            signal.signal(number, lambda *_: self.loop.later(0, self._told_to_stop))
         self.loop.run()
 
     def _make_cgroups(self) -> None:
@@ -407,6 +409,11 @@ class Keeper:
         """Stop the container and go. Nobody new is served; who comes is sent to try again."""
         self._leave_once_unlocked(self.leave)
 
+    def _told_to_stop(self) -> None:
+        if not self._stopped_at:
+            self._stopped_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self.leave()
+
     def _leave_once_unlocked(self, again: Callable[[], None]) -> None:
         if self._is_leaving:
             return
@@ -479,6 +486,8 @@ class Keeper:
             self._unlink_socket()
         for path in self.lingering:
             cgroups.kill(path)
+        if self._stopped_at:
+            end_younger_pause(self._stopped_at)
         if self._our_cgroup:
             # conmon's `podman container cleanup`, perhaps podman's pause process: not ours to end.
             cgroups.move_all(self._our_cgroup + "/container", os.path.dirname(self._our_cgroup))
