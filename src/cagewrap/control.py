@@ -18,8 +18,8 @@ from contextlib import contextmanager
 
 from cagewrap import protocol, sessions
 from cagewrap.errors import CagewrapError, KeeperError, SessionError
-from cagewrap.keeper.launcher import descendants
-from cagewrap.launch import try_connect
+from cagewrap.keeper.processes import descendants
+from cagewrap.keepersocket import try_connect
 from cagewrap.paths import Paths
 
 ASK_S = 5.0

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shlex
 import socket
-import struct
 import sys
 import time
 from collections.abc import Mapping
@@ -22,7 +21,8 @@ from cagewrap.errors import (
     UserNamespaceError,
 )
 from cagewrap.flags import FlagValues, parse_wrap_flags
-from cagewrap.keeper.container import kill_leftovers
+from cagewrap.keeper.leftovers import kill_leftovers
+from cagewrap.keepersocket import try_connect
 from cagewrap.model import CageSpec, EnvPolicy, Owner, PortForward, Settings
 from cagewrap.mounts import build_mount_plan, empty_file
 from cagewrap.paths import Paths, paths_from_env
@@ -41,7 +41,7 @@ _KEEPER_ENV_PREFIXES = ("CONTAINERS_", "STORAGE_", "_PYI_", "LD_LIBRARY_PATH")
 _GIT_S = 2.0
 _STOP_S = 10
 """How long the user manager waits for a keeper's scope at logout. podman may start its pause
-process anew there while all is being stopped, and that one ends by SIGKILL only (90 s by default)."""
+process anew there while all is being stopped, and that one ends by SIGKILL only (default 90 s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,29 +259,6 @@ def connect(paths: Paths, name: str) -> socket.socket:
         raise KeeperError(
             f"The keeper of {name} does not answer on {path}.", f"cagewrap logs {name}"
         )
-    return connection
-
-
-def try_connect(path: str, timeout_s: float = 0.0) -> socket.socket | None:
-    """A connection to a keeper's socket, or None when nobody listens there.
-
-    timeout_s: how long to wait while the queue of those who were not let in yet is full; 0: for
-    ever. Raises KeeperError.
-    """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if timeout_s:
-        wait = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
-    try:
-        connection.connect(path)
-    except (FileNotFoundError, ConnectionRefusedError):
-        connection.close()
-        return None
-    except OSError as error:
-        connection.close()
-        raise KeeperError(
-            f"The socket {path} cannot be used: {error.strerror}.", f"rm {path}"
-        ) from error
     return connection
 
 

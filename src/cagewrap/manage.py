@@ -16,11 +16,9 @@ from typing import Any
 from cagewrap import control, foreign, proc, sessions
 from cagewrap.errors import CagewrapError, InternalError, KeeperError, SessionError
 from cagewrap.keeper import cgroups
-from cagewrap.keeper.container import kill_leftovers
-from cagewrap.launch import connect
+from cagewrap.keeper.leftovers import kill_leftovers
 from cagewrap.paths import Paths
 from cagewrap.runtimes import podman
-from cagewrap.runtimes.failures import explain_failure
 from cagewrap.sessions import Record, State
 
 PODMAN_S = 60.0
@@ -78,14 +76,19 @@ class Sessions:
     def infos(self) -> tuple[SessionInfo, ...]:
         """Every session."""
         records = sessions.list_records(self.paths)
-        statuses = self.container_statuses()
-        names = [record.name for record in records]
-        answers, silent = control.ask_all(self.paths, names, {"do": "status"})
+        states = {record.name: sessions.read_state(self.paths, record.name) for record in records}
+        # podman is asked only where its storage cannot be looked at: it takes as long as all else.
+        is_asked = any(state.container_id and not state.bundle for state in states.values())
+        statuses = self.container_statuses() if is_asked else {}
+        answers, silent = control.ask_all(self.paths, list(states), {"do": "status"})
         return tuple(
-            self._info(
+            _info(
                 record,
+                states[record.name],
                 answers.get(record.name, {}),
-                "unresponsive" if record.name in silent else self._status(record, statuses),
+                "unresponsive"
+                if record.name in silent
+                else _status(record, states[record.name], statuses),
             )
             for record in records
         )
@@ -105,25 +108,6 @@ class Sessions:
         except (CagewrapError, ValueError):
             return None
         return listed if isinstance(listed, list) else None
-
-    def _status(self, record: Record, statuses: dict[str, str] | None) -> str:
-        return _status(record, sessions.read_state(self.paths, record.name), statuses)
-
-    def _info(self, record: Record, answer: control.Answer, status: str) -> SessionInfo:
-        state = sessions.read_state(self.paths, record.name)
-        return SessionInfo(
-            name=record.name,
-            session=record.session,
-            project=record.project,
-            status=status,
-            messages=int(str(answer.get("messages", 0))),
-            image=record.image,
-            created_at=record.created_at,
-            used_at=max(state.used_at, record.created_at),
-            is_outdated=record.is_outdated,
-            ports=tuple((int(a), int(b)) for a, b in _ports(answer)),
-            kill=str(answer.get("kill", "")),
-        )
 
     def find(self, wanted: str, cwd: str) -> Record:
         """The session a person means; see sessions.select."""
@@ -259,6 +243,8 @@ class Sessions:
 
     def open_port(self, record: Record, host: int, cage: int) -> Done:
         """Make a port of the cage's loopback reachable on the host's. Starts the cage."""
+        from cagewrap.launch import connect
+
         connection = connect(self.paths, record.name)
         command = {"do": "port", "host": host, "cage": cage}
         control.exchange(connection, record.name, command, STOP_S)
@@ -334,7 +320,7 @@ class Sessions:
     def _remove_container(self, name: str) -> None:
         done = self._podman(podman.remove_args(name))
         if done.returncode and not podman.says_missing(done.stderr):
-            raise explain_failure(done.argv, done.returncode, done.stderr)
+            raise _explained(done)
 
     def _remove_directory(self, name: str, *, only_stray: bool = False) -> None:
         """Delete what is kept on the host.
@@ -393,7 +379,7 @@ class Sessions:
 
     def _check(self, done: proc.Outcome, record: Record) -> None:
         if done.returncode:
-            raise explain_failure(done.argv, done.returncode, done.stderr, image=record.image)
+            raise _explained(done, record.image)
 
 
 def _name_if_ours(container: Mapping[str, object]) -> str:
@@ -413,15 +399,40 @@ def _ports(answer: Mapping[str, object]) -> list[list[int]]:
     return found if isinstance(found, list) else []
 
 
+def _explained(done: proc.Outcome, image: str = "") -> CagewrapError:
+    """What a failure of podman means. Its table is not for those who only list."""
+    from cagewrap.runtimes.failures import explain_failure
+
+    return explain_failure(done.argv, done.returncode, done.stderr, image=image)
+
+
+def _info(record: Record, state: State, answer: control.Answer, status: str) -> SessionInfo:
+    return SessionInfo(
+        name=record.name,
+        session=record.session,
+        project=record.project,
+        status=status,
+        messages=int(str(answer.get("messages", 0))),
+        image=record.image,
+        created_at=record.created_at,
+        used_at=max(state.used_at, record.created_at),
+        is_outdated=record.is_outdated,
+        ports=tuple((int(a), int(b)) for a, b in _ports(answer)),
+        kill=str(answer.get("kill", "")),
+    )
+
+
 def _status(record: Record, state: State, statuses: dict[str, str] | None) -> str:
+    """What has become of a session's container; `statuses` only for one without a bundle."""
     if not state.container_id:
         return "new"
+    if sessions.is_alive(state.init_pid, state.init_start, state.boot_id):
+        return "running"
+    if state.bundle:
+        return "stopped" if os.path.isdir(state.bundle) else "gone"
     if statuses is None:
         return "unknown"
-    if record.name not in statuses:
-        return "gone"
-    is_running = sessions.is_alive(state.init_pid, state.init_start, state.boot_id)
-    return "running" if is_running else "stopped"
+    return "stopped" if record.name in statuses else "gone"
 
 
 def run_on(

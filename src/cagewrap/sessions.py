@@ -80,6 +80,7 @@ class State:
     ticks since boot), which with boot_id tells a process from a later one of the same pid.
     cgroup: the directory whose children m1, m2 … hold messages; "" without usable cgroups.
     used_at: seconds since the epoch of the last message's start or end.
+    bundle: the container's directory in podman's storage; gone when podman removes it.
     """
 
     container_id: str = ""
@@ -90,6 +91,7 @@ class State:
     init_start: int = 0
     cgroup: str = ""
     used_at: float = 0.0
+    bundle: str = ""
     format: int = FORMAT
 
 

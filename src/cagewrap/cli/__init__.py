@@ -8,7 +8,6 @@ import click
 
 from cagewrap import __version__
 from cagewrap.errors import CagewrapError, InternalError, UsageError
-from cagewrap.flags import wrap_help
 from cagewrap.report import envelope
 
 # verb -> (module below cagewrap.cli, attribute)
@@ -46,6 +45,8 @@ class LazyGroup(click.Group):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The flags of the wrap path come from the table that parses them."""
+        from cagewrap.flags import wrap_help
+
         super().format_options(ctx, formatter)
         with formatter.section("Flags before `--`"):
             formatter.write(wrap_help())

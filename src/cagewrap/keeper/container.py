@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from cagewrap.errors import CagewrapError, KeeperError, MountRefusedError
-from cagewrap.keeper import cgroups, namespaces, spawn
-from cagewrap.keeper.launcher import descendants
+from cagewrap.keeper import namespaces, spawn
 from cagewrap.keeper.loop import Loop, Timer
+from cagewrap.keeper.processes import descendants
 from cagewrap.runtimes import podman
 from cagewrap.runtimes.failures import explain_failure, explain_warning
 from cagewrap.sessions import Record, State, is_alive, start_time
@@ -313,21 +313,6 @@ class Container:
         self._spawn(
             podman.remove_args(self.record.name), lambda *_: self._spawn(delete, lambda *_: ended())
         )
-
-
-def kill_leftovers(state: State) -> None:
-    """End what the messages of a keeper that was killed left running."""
-    if not state.cgroup:
-        return
-    try:
-        children = os.listdir(state.cgroup)
-    except OSError:
-        return
-    for child in children:
-        path = os.path.join(state.cgroup, child)
-        if child.startswith("m") and child[1:].isdigit() and os.path.isdir(path):
-            cgroups.kill(path)
-            cgroups.remove(path)
 
 
 def _identity(path: str) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from cagewrap.errors import CagewrapError
 from cagewrap.keeper import cgroups, namespaces, spawn
 from cagewrap.keeper.console import HOLD, Console, Terminal, can_hold
 from cagewrap.keeper.loop import Loop
+from cagewrap.keeper.processes import descendants, processes_inside
 from cagewrap.runtimes.base import ExecCall, Runtime
 from cagewrap.runtimes.failures import explain_exec_failure
 from cagewrap.runtimes.process import (
@@ -281,38 +282,6 @@ class Launcher:
         if self.is_alone():
             return processes_inside(self.inside.init_pid)
         return descendants(pid) if pid else ()
-
-
-def processes_inside(init_pid: int) -> list[int]:
-    """Every process in a container's pid namespace except its init."""
-    try:
-        namespace = os.stat(f"/proc/{init_pid}/ns/pid").st_ino
-        if namespace == os.stat("/proc/self/ns/pid").st_ino:
-            return []  # the owner asked podman for the host's (--podman-arg): all would be ours
-    except OSError:
-        return []
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == init_pid:
-            continue
-        try:
-            if os.stat(f"/proc/{entry}/ns/pid").st_ino == namespace:
-                found.append(int(entry))
-        except OSError:
-            continue
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    """A process and everything that still descends from it."""
-    found = [pid]
-    for parent in found:
-        try:
-            with open(f"/proc/{parent}/task/{parent}/children", encoding="ascii") as file:
-                found += [int(word) for word in file.read().split()]
-        except OSError:
-            continue
-    return found
 
 
 def _memory_file(content: bytes) -> int:

@@ -44,6 +44,7 @@ class Running:
         is_root = record.identity == Identity.ROOT.value
         ids = (0, 0) if is_root else (os.getuid(), os.getgid())
         state_dir = oci.state_dir(paths.podman_runtime_dir)
+        self.bundle = oci.bundle(state_dir, container.container_id)
         inside = look_inside(pid, container.container_id, state_dir, ids)
         guest.set_home(pid, *ids, "root" if is_root else handover.user_name(), record.home)
         self.init_fd = os.pidfd_open(pid)

@@ -27,11 +27,12 @@ from cagewrap.errors import (
     SessionError,
 )
 from cagewrap.keeper import cgroups, namespaces, rights
-from cagewrap.keeper.container import Container, kill_leftovers
-from cagewrap.keeper.launcher import processes_inside
+from cagewrap.keeper.container import Container
+from cagewrap.keeper.leftovers import kill_leftovers
 from cagewrap.keeper.loop import Loop, Timer
 from cagewrap.keeper.message import GRACE_S, Message
 from cagewrap.keeper.pause import end_younger_pause
+from cagewrap.keeper.processes import processes_inside
 from cagewrap.keeper.request import parse_request
 from cagewrap.keeper.running import Running
 from cagewrap.paths import Paths
@@ -195,6 +196,7 @@ class Keeper:
             init_pid=self.container.init_pid,
             init_start=sessions.start_time(self.container.init_pid),
             cgroup=self.running.message_parent if self.running else "",
+            bundle=self.running.bundle if self.running else "",
             **changes,  # type: ignore[arg-type]
         )
         try:

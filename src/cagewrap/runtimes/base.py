@@ -37,5 +37,9 @@ class Runtime(Protocol):
     def state_dir(self, runtime_home: str) -> str:
         """Where rootless podman makes it keep its state, below `$XDG_RUNTIME_DIR`."""
 
+    def bundle(self, state_dir: str, container_id: str) -> str:
+        """The container's directory in podman's storage, gone when podman removes it; "" if the
+        runtime does not say."""
+
     def exec_args(self, state_dir: str, call: ExecCall) -> tuple[str, ...]:
         """The command that starts `call` and returns once it runs."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from cagewrap.errors import UnsupportedError
 from cagewrap.runtimes.base import ExecCall, Runtime
 
@@ -16,6 +18,10 @@ class Crun:
     def state_dir(self, runtime_home: str) -> str:
         """`$XDG_RUNTIME_DIR/crun`."""
         return f"{runtime_home}/crun"
+
+    def bundle(self, state_dir: str, container_id: str) -> str:
+        """From crun's `status`."""
+        return str(_read_json(f"{state_dir}/{container_id}/status").get("bundle", ""))
 
     def exec_args(self, state_dir: str, call: ExecCall) -> tuple[str, ...]:
         """`crun exec`; the document says user, environment and limits."""
@@ -38,6 +44,13 @@ class Runc:
         """`$XDG_RUNTIME_DIR/runc`."""
         return f"{runtime_home}/runc"
 
+    def bundle(self, state_dir: str, container_id: str) -> str:
+        """From runc's `state.json`, where it is a label."""
+        config = _read_json(f"{state_dir}/{container_id}/state.json").get("config")
+        labels = config.get("labels", []) if isinstance(config, dict) else []
+        found = [str(label) for label in labels if str(label).startswith("bundle=")]
+        return found[0].partition("=")[2] if found else ""
+
     def exec_args(self, state_dir: str, call: ExecCall) -> tuple[str, ...]:
         """`runc exec`; it has no short option for a sub-cgroup before 1.1, so always the long."""
         return (
@@ -46,6 +59,15 @@ class Runc:
             *(("--cgroup", call.cgroup) if call.cgroup else ()),
             *_common(call),
         )  # fmt: skip
+
+
+def _read_json(path: str) -> dict[str, object]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _common(call: ExecCall) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cagewrap.errors import UnsupportedError
 from cagewrap.model import CageSpec, Identity, NetworkMode, Owner
-from cagewrap.mounts import mount_args
+from cagewrap.mountargs import mount_args
 from cagewrap.runtimes.oci import runtime
 
 INIT_TARGET = "/dev/cagewrap-init"
@@ -111,8 +111,17 @@ def list_args(state_dir: str) -> tuple[str, ...]:
 
 
 def commit_args(name: str, image: str) -> tuple[str, ...]:
-    """Make an image of a stopped container's layer. Mounts (HOME, project) are not in it."""
-    return ("podman", "commit", "--quiet", name, image)
+    """Make an image of a stopped container's layer. Mounts (HOME, project) are not in it.
+
+    The labels that say what is a cage are blanked: a container of the owner's made from this image
+    is none.
+    """
+    return (
+        "podman", "commit", "--quiet",
+        "--change", "LABEL cagewrap.name=",
+        "--change", "LABEL cagewrap.state=",
+        name, image,
+    )  # fmt: skip
 
 
 def remove_image_args(image: str) -> tuple[str, ...]:
