@@ -309,10 +309,15 @@ def _keeper_environment(paths: Paths) -> dict[str, str]:
         if name in _KEEPER_ENV or name.startswith(_KEEPER_ENV_PREFIXES)
     }
     return env | {
-        "PATH": proc.search_path(os.environ),
+        "PATH": proc.search_path(os.environ, _projects(paths)),
         "XDG_RUNTIME_DIR": paths.podman_runtime_dir,
         "LC_ALL": "C.UTF-8",
     }
+
+
+def _projects(paths: Paths) -> set[str]:
+    """Every session's project: agents write there."""
+    return {record.project for record in sessions.list_records(paths)}
 
 
 def clean_after_keeper(socket_path: bytes) -> None:
@@ -346,7 +351,9 @@ def _seed_home(plan: Plan, name: str) -> None:
     identity = ("", "")
     if plan.settings.share.git_identity:
         with contextlib.suppress(CagewrapError):  # no git on the host: no identity to carry
-            done = proc.capture(git_identity_args(plan.project.cwd), timeout_s=_GIT_S, env=plan.env)
+            path = proc.search_path(plan.env, _projects(plan.paths) | {plan.project.path})
+            env = {**plan.env, "PATH": path}
+            done = proc.capture(git_identity_args(plan.project.cwd), timeout_s=_GIT_S, env=env)
             identity = parse_git_identity(done.stdout.decode(errors="replace"))
     with open(gitconfig, "w", encoding="utf-8") as file:
         file.write(render_gitconfig(*identity))

@@ -69,7 +69,11 @@ class Sessions:
     def __init__(self, paths: Paths, env: Mapping[str, str]) -> None:
         """env: the owner's environment, for podman."""
         self.paths = paths
-        self.env = dict(env) | {"XDG_RUNTIME_DIR": paths.podman_runtime_dir}
+        projects = {record.project for record in sessions.list_records(paths)}
+        self.env = dict(env) | {
+            "PATH": proc.search_path(env, projects),
+            "XDG_RUNTIME_DIR": paths.podman_runtime_dir,
+        }
 
     # -- looking -------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from cagewrap.errors import PodmanMissingError
@@ -40,11 +40,23 @@ def child_environment(env: Mapping[str, str]) -> dict[str, str]:
     return kept | {"PATH": search_path(env)}
 
 
-def search_path(env: Mapping[str, str]) -> str:
-    """The owner's PATH, absolute entries only: an empty or relative one (`.`, `bin`) would find
-    what an agent has put into the project."""
-    entries = env.get("PATH", "").split(":")
-    return ":".join(entry for entry in entries if entry.startswith("/")) or _DEFAULT_PATH
+def search_path(env: Mapping[str, str], projects: Collection[str] = ()) -> str:
+    """The owner's PATH without what an agent can write to.
+
+    An empty or relative entry (`.`, `bin`) would find what an agent has put into the project; so
+    would one that lies in a project (`node_modules/.bin`, `.venv/bin`). projects: real paths.
+    """
+    entries = (entry for entry in env.get("PATH", "").split(":") if entry.startswith("/"))
+    kept = [
+        entry
+        for entry in entries
+        if not any(_lies_in(os.path.realpath(entry), project) for project in projects)
+    ]
+    return ":".join(kept) or _DEFAULT_PATH
+
+
+def _lies_in(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def capture(

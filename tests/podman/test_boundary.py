@@ -222,15 +222,15 @@ def test_podman_arg_that_takes_the_walls_away_is_refused(cage: Cage, word: str) 
     assert word.partition("=")[0].encode() in done.err
 
 
-def test_relative_entries_of_path_are_not_searched(cage: Cage) -> None:
-    """An agent plants a `git` and a `podman` where such an entry leads."""
+def test_entries_of_path_that_an_agent_can_write_to_are_not_searched(cage: Cage) -> None:
+    """An agent plants a `git` and a `podman` where a relative one leads, or one in the project."""
     proof = cage.place.root / "planted-ran"
     directory = cage.project / "bin"
     directory.mkdir()
     for name in ("git", "podman", "crun", "sh", "rm"):
         (directory / name).write_text(f"#!/bin/sh\ntouch {proof}\nexit 1\n")
         (directory / name).chmod(0o755)
-    cage.env["PATH"] = "./bin::bin:" + cage.env["PATH"]
+    cage.env["PATH"] = f"./bin::bin:{directory}:" + cage.env["PATH"]
     assert cage.text("echo", "ok") == "ok\n"
     assert cage.cagewrap("ls").code == 0
     assert cage.cagewrap("stop").code == 0
