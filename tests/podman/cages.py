@@ -132,7 +132,7 @@ class Cage:
     def text(self, *argv: Word, **options: Any) -> str:
         """What a command that must end well writes to stdout."""
         done = self.run(*argv, **options)
-        assert done.code == 0, (done.code, done.err.decode(errors="replace"))
+        assert done.code == 0, (done.code, done.err.decode(errors="replace"), self.logs())
         return done.out.decode(errors="surrogateescape")
 
     def cagewrap(self, *words: str) -> Done:
@@ -173,6 +173,10 @@ class Cage:
 
     def log(self, name: str = "") -> str:
         return (self.cages_dir / (name or self.name()) / "keeper.log").read_text()
+
+    def logs(self) -> list[str]:
+        """What the keepers of this place wrote, for a failure's text."""
+        return [read_bytes(path).decode() for path in self.cages_dir.glob("*/keeper.log")]
 
     def keeper(self, name: str = "") -> int:
         """The pid of the keeper; 0 when there is none."""

@@ -307,7 +307,7 @@ def test_harness_that_leaves_stderr_on_the_terminal(terminals: Terminals) -> Non
 
 def test_harness_closes_its_end_of_stdout(terminals: Terminals) -> None:
     """Only stderr is relayed: the agent itself has the pipe, and dies by it."""
-    terminal = terminals.script('echo | "$@" sh -c "while echo x; do sleep 0.01; done" | head -n 1')
+    terminal = terminals.script('true | "$@" sh -c "while echo x; do sleep 0.01; done" | head -n 1')
     assert terminal.rest() == b"x\r\n"
     assert wait_until(lambda: terminals.cage.inside_pids() == [], GONE_S)
 

@@ -26,6 +26,8 @@ _TIDY_S = 0.3
 """How long conmon may take to tell podman that a container ended."""
 _START_S = 60.0
 """How long `podman start` may take; `podman run` may copy the image, and takes what it needs."""
+_EXEC_S = 0.002
+"""How often a container's first process is looked at until it is its init."""
 _ABANDONED_S = 10.0
 """How long a podman whose keeper was killed may take to finish."""
 
@@ -230,6 +232,11 @@ class Container:
 
     def _is_up(self, pid: int) -> None:
         if pid and start_time(pid):
+            if not _is_init(pid):
+                # The runtime has let it go, and it is still the runtime's own: not to be entered
+                # (the runtime is not dumpable), and not what its environment will be.
+                self.loop.later(_EXEC_S, lambda: self._is_up(pid))
+                return
             self.init_pid = pid
             self._ready()
         elif self._report_end():
@@ -318,6 +325,15 @@ class Container:
 def _identity(path: str) -> tuple[int, int]:
     found = os.stat(path, follow_symlinks=False)
     return (found.st_dev, found.st_ino)
+
+
+def _is_init(pid: int) -> bool:
+    """Whether a container's first process has executed the init that every cage has."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().split(b"\0")[0] == podman.INIT_TARGET.encode()
+    except OSError:
+        return False
 
 
 def _kill_group(pid: int) -> None:
