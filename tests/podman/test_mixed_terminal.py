@@ -154,7 +154,7 @@ def test_terminal_stays_cooked(terminals: Terminals) -> None:
 def test_agent_that_closes_stderr_costs_nothing(terminals: Terminals) -> None:
     """The shim must not spin on its end."""
     terminal = terminals.script(
-        'echo | "$@" sh -c "exec 2>&-; sleep 0.6; exit 7" | cat; exit ${PIPESTATUS[1]}'
+        'true | "$@" sh -c "exec 2>&-; sleep 0.6; exit 7" | cat; exit ${PIPESTATUS[1]}'
     )
     assert wait_until(lambda: shims(terminal.pid) != [], 5)
     [shim] = shims(terminal.pid)
