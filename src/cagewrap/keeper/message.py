@@ -157,6 +157,7 @@ class Message:
         if not self.pid:
             self._queued.append(lambda: self.deliver_to_group(number))
             return
+        self._has_told_stop &= number != signal.SIGCONT
         self._continued += number == signal.SIGCONT
         _kill_group(self.pid, number)
         if number == signal.SIGTSTP:
