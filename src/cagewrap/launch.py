@@ -253,17 +253,14 @@ def connect(paths: Paths, name: str) -> socket.socket:
             raise SessionError(
                 f"The session {name} was removed at this moment.", "send the message again"
             )
-        _start_keeper(paths, name)
-        connection = try_connect(path)
-    if connection is None:
-        raise KeeperError(
-            f"The keeper of {name} does not answer on {path}.", f"cagewrap logs {name}"
-        )
-    return connection
+        return _start_keeper(paths, name)
 
 
-def _start_keeper(paths: Paths, name: str) -> None:
-    """Start a keeper on a socket made here, so that we can connect at once."""
+def _start_keeper(paths: Paths, name: str) -> socket.socket:
+    """Start a keeper on a socket made here, and return a connection to it.
+
+    We are connected before it starts: one that fails at once still finds us waiting.
+    """
     path = paths.socket_file(name)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
@@ -277,6 +274,9 @@ def _start_keeper(paths: Paths, name: str) -> None:
         ) from error
     os.chmod(path, 0o600)
     listener.listen(128)
+    connection = try_connect(path)
+    if connection is None:
+        raise KeeperError(f"The socket {path} does not answer.", f"rm {path}")
     log = os.open(paths.log_file(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with listener:
         proc.start_detached(
@@ -286,6 +286,7 @@ def _start_keeper(paths: Paths, name: str) -> None:
             kept_fds=(listener.fileno(),),
         )
     os.close(log)
+    return connection
 
 
 def _own_scope(paths: Paths, name: str) -> tuple[str, ...]:

@@ -143,6 +143,7 @@ def test_keeper_holds_nothing_of_past_messages(shared_cage: Cage, tmp_path: Path
         return fds, children, groups, sorted(os.listdir(work))
 
     shared_cage.text("true")
+    assert wait_until(lambda: held()[2] == [], 3)
     before = held()
     file = tmp_path / "file"
     file.write_bytes(b"x" * 100_000)

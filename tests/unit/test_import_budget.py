@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 WRAP_PATH = ("entry", "wrap", "shim", "warm", "protocol", "errors")
 OURS = {"cagewrap", *(f"cagewrap.{name}" for name in WRAP_PATH)}
 STANDARD = {
-    "__future__", "_socket", "errno", "zlib",
+    "__future__", "_abc", "_socket", "errno", "zlib",
     # What `site` would have loaded.
     "_collections_abc", "_stat", "abc", "genericpath", "os", "os.path", "posixpath", "stat",
 }  # fmt: skip
