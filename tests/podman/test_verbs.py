@@ -261,3 +261,9 @@ def test_refuses_what_it_does_not_know(cage: Cage, words: tuple[str, ...]) -> No
     assert done.code == 110
     assert done.out == b""
     assert b"  fix: " in done.err
+
+
+def test_flags_without_a_command_are_told_where_it_goes(cage: Cage) -> None:
+    done = cage.cagewrap("--image", "x")
+    assert (done.code, done.out) == (110, b"")
+    assert b"no `--`" in done.err

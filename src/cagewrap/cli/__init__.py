@@ -27,6 +27,9 @@ VERBS = {
 }
 
 
+_OPTIONS = ("-h", "--help", "--version")
+
+
 class LazyGroup(click.Group):
     """A group that imports a verb's module only when that verb is used."""
 
@@ -49,7 +52,7 @@ class LazyGroup(click.Group):
 
         super().format_options(ctx, formatter)
         with formatter.section("Flags before `--`"):
-            formatter.write(wrap_help())
+            formatter.write(wrap_help().partition("Flags:\n")[2])
 
 
 @click.command(
@@ -70,6 +73,12 @@ def cagewrap() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run a verb. Raises CagewrapError; returns the exit code."""
+    if arguments[:1] and arguments[0].startswith("-") and arguments[0] not in _OPTIONS:
+        raise UsageError(
+            f"{arguments[0]!r} is a flag for an agent's command, and there is no `--` with the "
+            "command after it.",
+            f"cagewrap {arguments[0]} … -- claude",
+        )
     try:
         words = arguments or ["--help"]
         code = cagewrap.main(args=words, prog_name="cagewrap", standalone_mode=False)
