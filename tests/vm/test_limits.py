@@ -47,11 +47,12 @@ def test_child_killed_for_memory_is_not_the_agents_end(limited: SlowCage) -> Non
 
 def test_processors_and_processes_are_limited(limited: SlowCage) -> None:
     assert limited.text("python3", "-c", FORKS).startswith("refused after ")
-    scope = cgroup_of(limited.init())
-    scope = scope[: scope.index(".scope") + len(".scope")]
-    assert cgroup_file(scope, "cpu.max") == "50000 100000"
-    assert cgroup_file(scope, "pids.max") == "50"
-    assert cgroup_file(scope, "memory.max") == str(64 << 20)
+    # Which of the two the runtime gives a limit differs with its version; messages are below both.
+    container = cgroup_of(limited.init())
+    places = [container, container[: container.index(".scope") + len(".scope")]]
+    limits = {"cpu.max": "50000 100000", "pids.max": "50", "memory.max": str(64 << 20)}
+    for name, value in limits.items():
+        assert value in [cgroup_file(place, name) for place in places], name
 
 
 def test_messages_count_against_the_limits_of_their_container(limited: SlowCage) -> None:
