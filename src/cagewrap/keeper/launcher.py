@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cagewrap.errors import CagewrapError
+from cagewrap.errors import CagewrapError, KeeperError
 from cagewrap.keeper import cgroups, namespaces, spawn
 from cagewrap.keeper.console import HOLD, Console, Terminal, can_hold
 from cagewrap.keeper.loop import Loop
@@ -30,6 +30,15 @@ from cagewrap.runtimes.process import (
 _PROCESS_FD = 11
 _GATE_FD = 3
 _PF_EXITING = 4  # include/linux/sched.h, field 9 of /proc/PID/stat
+
+
+_PASSING = "could not ensure we are a cloned binary"
+"""runc 1.1 copies itself into a memfd at every start, and can fail to seal it on a busy machine
+(EBUSY). Nothing has been started then."""
+
+
+class PassingError(KeeperError):
+    """Nothing was started, and the next try may well succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +247,11 @@ class Launcher:
             if launch.cgroup:
                 cgroups.kill(launch.cgroup)
             reason = log or f"{self.runtime.name} ended with wait status {status}"
-            failed(explain_exec_failure(reason, os.fsdecode(launch.argv[0])))
+            error = explain_exec_failure(reason, os.fsdecode(launch.argv[0]))
+            if _PASSING in reason:
+                failed(PassingError(error.message, error.hint))
+            else:
+                failed(error)
 
     # -- ending a tree -------------------------------------------------------------------------
 

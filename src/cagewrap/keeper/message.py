@@ -15,7 +15,7 @@ from collections.abc import Callable
 from cagewrap import protocol
 from cagewrap.errors import CagewrapError
 from cagewrap.keeper import hangup
-from cagewrap.keeper.launcher import Launch, Launcher
+from cagewrap.keeper.launcher import Launch, Launcher, PassingError
 from cagewrap.keeper.loop import Loop, Timer
 from cagewrap.keeper.request import Request, shim_limits, shim_umask
 from cagewrap.keeper.streams import Streams
@@ -118,7 +118,10 @@ class Message:
             self._look_for_hangup()
 
     def _failed(self, error: CagewrapError) -> None:
-        if self.launcher is not None and not start_time(self.launcher.inside.init_pid):
+        if isinstance(error, PassingError):
+            self.log(error.message)
+            self.reply(protocol.RETRY)
+        elif self.launcher is not None and not start_time(self.launcher.inside.init_pid):
             self.reply(protocol.RETRY)  # the container ended a moment ago, and is started again
         else:
             self.reply_error(error)
