@@ -21,6 +21,9 @@ CAGEWRAP = shutil.which("cagewrap") or str(Path(sys.prefix) / "bin/cagewrap")
 RUNTIME_DIR = Path(os.environ.get("XDG_RUNTIME_DIR", "/nowhere"))
 TIMEOUT_S = 30.0
 IDENTITIES = ("root", "owner")
+RUNTIMES = ("crun", "runc")
+GONE_S = 2.0
+"""Within this, all that a message started is gone."""
 
 Word = str | bytes | Path
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from .cages import IDENTITIES, Cage, podman, wait_until
+from .cages import GONE_S, IDENTITIES, RUNTIMES, Cage, podman, wait_until
+from .terminals import Terminals
 
 HERE = Path(__file__).parent
 
@@ -109,3 +110,34 @@ def nothing_running(request: pytest.FixtureRequest) -> Iterator[None]:
                 os.kill(pid, signal.SIGKILL)
             assert left == []
             assert cage.keeper() != 0
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(user, runtime) for user in IDENTITIES for runtime in RUNTIMES],
+    ids="-".join,
+)
+def every_cage(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nothing_before: None
+) -> Iterator[Cage]:
+    """A running cage of each identity and runtime."""
+    user, runtime = request.param
+    cage = Cage(
+        tmp_path_factory.mktemp("-".join(request.param)) / "place",
+        "--user",
+        user,
+        "--runtime",
+        runtime,
+    )
+    cage.text("true", timeout_s=110)
+    yield cage
+    cage.remove()
+
+
+@pytest.fixture
+def terminals(every_cage: Cage) -> Iterator[Terminals]:
+    found = Terminals(every_cage)
+    yield found
+    found.remove()
+    assert wait_until(lambda: every_cage.inside_pids() == [], GONE_S), every_cage.inside_pids()
+    assert every_cage.keeper() != 0

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 
-from .cages import CAGEWRAP, IDENTITIES, Cage, read_bytes, seconds_until, wait_until
+from .cages import CAGEWRAP, GONE_S, read_bytes, seconds_until, wait_until
 from .terminals import CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z, PROMPT, Terminals, children
 
-RUNTIMES = ("crun", "runc")
-GONE_S = 2.0
 # As a shell arranges them; `%s` is the command.
 ARRANGEMENTS = {
     "stdin": "%s 2>&1 | cat",
@@ -45,32 +42,6 @@ while True:
     os.write(2, b"tick\\n")
     time.sleep(0.1)
 """
-
-
-@pytest.fixture(
-    scope="module",
-    params=[(user, runtime) for user in IDENTITIES for runtime in RUNTIMES],
-    ids="-".join,
-)
-def every_cage(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nothing_before: None
-) -> Iterator[Cage]:
-    """A running cage of each identity and runtime."""
-    user, runtime = request.param
-    root = tmp_path_factory.mktemp("-".join(request.param)) / "place"
-    cage = Cage(root, "--user", user, "--runtime", runtime)
-    cage.text("true", timeout_s=110)
-    yield cage
-    cage.remove()
-
-
-@pytest.fixture
-def terminals(every_cage: Cage) -> Iterator[Terminals]:
-    found = Terminals(every_cage)
-    yield found
-    found.remove()
-    assert wait_until(lambda: every_cage.inside_pids() == [], GONE_S), every_cage.inside_pids()
-    assert every_cage.keeper() != 0
 
 
 def arranged(name: str, command: str) -> str:

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from .cages import IDENTITIES, Cage, is_alive, podman, process_state, seconds_until, wait_until
+from .cages import (
+    GONE_S,
+    Cage,
+    is_alive,
+    podman,
+    process_state,
+    seconds_until,
+    wait_until,
+)
 from .terminals import (
     CTRL_BACKSLASH,
     CTRL_C,
@@ -25,8 +33,6 @@ from .terminals import (
     runs,
 )
 
-RUNTIMES = ("crun", "runc")
-GONE_S = 2.0
 ECHO = """
 import os, sys, tty
 tty.setraw(0)
@@ -38,37 +44,6 @@ while left:
     while data:
         data = data[os.write(1, data):]
 """
-
-
-@pytest.fixture(
-    scope="module",
-    params=[(user, runtime) for user in IDENTITIES for runtime in RUNTIMES],
-    ids="-".join,
-)
-def every_cage(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nothing_before: None
-) -> Iterator[Cage]:
-    """A running cage of each identity and runtime."""
-    user, runtime = request.param
-    cage = Cage(
-        tmp_path_factory.mktemp("-".join(request.param)) / "place",
-        "--user",
-        user,
-        "--runtime",
-        runtime,
-    )
-    cage.text("true", timeout_s=110)
-    yield cage
-    cage.remove()
-
-
-@pytest.fixture
-def terminals(every_cage: Cage) -> Iterator[Terminals]:
-    found = Terminals(every_cage)
-    yield found
-    found.remove()
-    assert wait_until(lambda: every_cage.inside_pids() == [], GONE_S), every_cage.inside_pids()
-    assert every_cage.keeper() != 0
 
 
 @pytest.fixture
