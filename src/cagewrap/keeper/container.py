@@ -56,6 +56,7 @@ class Container:
         self._has_mended = False
         self._has_retried = False
         self._podman_pid = 0
+        self._has_timed_out = False
         self.is_adopted = False
         self._expected: dict[str, tuple[int, int]] = {}
 
@@ -163,7 +164,7 @@ class Container:
         start = podman.start_args(self.record.name)
         if code == 0:
             self._runs(err)
-        elif code == -signal.SIGKILL:
+        elif self._has_timed_out:
             self._failed(_hangs(self.record.name))
         elif podman.says_missing(err):
             self.note(
@@ -295,8 +296,12 @@ class Container:
         finally:
             os.close(null)
         self._podman_pid = pid
-        timer = self.loop.later(timeout_s, lambda: _kill_group(pid)) if timeout_s else None
+        timer = self.loop.later(timeout_s, lambda: self._time_out(pid)) if timeout_s else None
         self.loop.on_end(pid, done)
+
+    def _time_out(self, pid: int) -> None:
+        self._has_timed_out = True
+        _kill_group(pid)
 
     def cancel(self) -> None:
         """Kill the podman that is at work, and forget what it was for: it may wait for ever in a
