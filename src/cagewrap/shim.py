@@ -92,10 +92,6 @@ class Shim:
             if _signal.getsignal(number) != _signal.SIG_IGN:
                 _signal.signal(number, handler)
 
-    def send_signal(self, number: int, _frame: object = None) -> None:
-        """Tell the keeper to signal the agent."""
-        self.send(protocol.SIGNAL + b"%d" % number)
-
     def send(self, packet: bytes) -> None:
         """Send a packet; a keeper that is gone is noticed by the next recv."""
         try:

@@ -59,17 +59,6 @@ def _working_directory(pwd_value: bytes, cwd: bytes, record: Record) -> bytes:
     """What PWD says: the caller's own spelling, where it exists inside too."""
     if pwd_value == cwd or not pwd_value.startswith(b"/"):
         return cwd
-    targets = [os.fsencode(word) for word in record.run_args if word.startswith("type=bind,")]
-    spellings = (b'"target=%s"' % pwd_value, *_parents(pwd_value))
-    is_there = any(spelling in target for target in targets for spelling in spellings)
+    targets = (os.fsencode(target) for _, target in record.binds)
+    is_there = any(pwd_value == one or pwd_value.startswith(one + b"/") for one in targets)
     return pwd_value if is_there else cwd
-
-
-def _parents(path: bytes) -> list[bytes]:
-    """The mount targets, as podman's arguments spell them, that would hold `path`."""
-    found = []
-    parent = os.path.dirname(path)
-    while parent not in (b"/", b""):
-        found.append(b'"target=%s"' % parent)
-        parent = os.path.dirname(parent)
-    return found

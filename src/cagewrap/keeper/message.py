@@ -63,8 +63,9 @@ class Message:
         self._watch: hangup.Watch | None = None
         self._timer: Timer | None = None
         self._oom_before = 0
-        self._runtime_pid = 0
+        self._runtime_pid = 0  # not 0 while a launch is under way: later the pid is another's
         self._has_told_stop = False
+        self._is_suspect = False
 
     # -- hand-over -----------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ class Message:
         self.note(f"what the agent writes cannot be stored: {error.strerror}")
 
     def _started(self, pid: int) -> None:
-        self.pid = pid
+        self.pid, self._runtime_pid = pid, 0
         self.reply(protocol.STARTED + b"%d" % pid)
         self.loop.on_end(pid, self._ended, self._changed)
         for deliver in self._queued:
@@ -118,6 +119,7 @@ class Message:
             self._look_for_hangup()
 
     def _failed(self, error: CagewrapError) -> None:
+        self._runtime_pid = 0
         if isinstance(error, PassingError):
             self.log(error.message)
             self.reply(protocol.RETRY)
@@ -188,10 +190,9 @@ class Message:
 
     def _abort_launch(self) -> None:
         """End a launch that hangs: an agent of the same cage may have stopped it."""
-        if self.pid or self._is_over or self._closed or self.launcher is None:
-            return
-        self.launcher.kill_tree(self.cgroup, 0)
-        _kill(self._runtime_pid, signal.SIGKILL)
+        if self._runtime_pid and self.launcher is not None:
+            self.launcher.kill_tree(self.cgroup, 0)
+            _kill(self._runtime_pid, signal.SIGKILL)
 
     def seen(self) -> None:
         """A shim that relays has heard of the agent's end before its own."""
@@ -223,7 +224,11 @@ class Message:
     def _look_for_hangup(self) -> None:
         if self._closed or self._doomed or self._watch is None:
             return
-        if self._watch.is_hung_up():
+        if self._watch.is_hung_up() and not self._is_suspect:
+            # A writer dies of it by itself, by SIGPIPE: not to be overtaken by our TERM.
+            self._is_suspect = True
+            self._timer = self.loop.later(POLL_S, self._look_for_hangup)
+        elif self._watch.is_hung_up():
             self.log(f"message of pid {self.peer_pid}: the harness hung up")
             self._doomed = True
             self._end_tree()
