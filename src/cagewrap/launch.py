@@ -27,8 +27,8 @@ from cagewrap.model import CageSpec, EnvPolicy, Owner, PortForward, Settings
 from cagewrap.mounts import build_mount_plan, empty_file
 from cagewrap.paths import Paths, paths_from_env
 from cagewrap.project import Project, caller_cwd, find_project
+from cagewrap.runtimes.create import run_args
 from cagewrap.runtimes.init import find_init
-from cagewrap.runtimes.podman import run_args
 from cagewrap.sessions import Record, explain_os_error
 from cagewrap.shares import git_identity_args, parse_git_identity, render_gitconfig, share_env
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from cagewrap import cage
 from cagewrap.model import CageSpec, Identity, Limits, Mount, NetworkMode, Owner
-from cagewrap.runtimes.podman import run_args
+from cagewrap.runtimes.create import run_args
 
 SPEC = CageSpec(
     name="cagewrap-p-12345678",

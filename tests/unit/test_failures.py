@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cagewrap import errors
+from cagewrap.keeper.processes import never_executed
 from cagewrap.runtimes.failure_rules import EXEC_RULES, RULES, WARNING_RULES
 from cagewrap.runtimes.failures import (
     FILLERS,
@@ -19,7 +20,6 @@ from cagewrap.runtimes.failures import (
     explain_warning,
     image_fix,
     last_lines,
-    never_executed,
     shorten,
 )
 from cagewrap.runtimes.subids import count_of, free_range, parse_subids

@@ -1,7 +1,7 @@
 """Bringing a cage's container up: adopt it when it runs, start it when it is stopped, else make it.
 
-podman is started without waiting for it, so that shims are accepted and the rest of the keeper is
-imported meanwhile. What podman prints goes to a memfd, never to a pipe: conmon may keep a copy.
+podman is started without waiting for it, so that the rest of the keeper is imported and shims are
+accepted meanwhile. What podman prints goes to a memfd, never to a pipe: conmon may keep a copy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from cagewrap.keeper import namespaces, spawn
 from cagewrap.keeper.loop import Loop, Timer
 from cagewrap.keeper.processes import descendants
 from cagewrap.runtimes import podman
-from cagewrap.runtimes.failures import explain_failure, explain_warning
 from cagewrap.sessions import Record, State, is_alive, start_time
 from cagewrap.sources import identify_sources
 
@@ -41,15 +40,15 @@ class Container:
         record: Record,
         env: Mapping[str, str],
         pid_file: str,
-        note: Callable[[str], None],
+        others_at_work: Callable[[], Sequence[str]],
     ) -> None:
-        """env: for podman. note: a line for whoever waits for the cage."""
+        """env: for podman. others_at_work: which other sessions have something running."""
         self.loop = loop
         self.record = record
         self.env = dict(env)
         self.pid_file = pid_file
         self._making = pid_file + ".making"
-        self.note = note
+        self._others_at_work = others_at_work
         self.container_id = ""
         self.init_pid = 0
         self._has_reported = False
@@ -60,26 +59,31 @@ class Container:
         self.is_adopted = False
         self._expected: dict[str, tuple[int, int]] = {}
 
-    def bring_up(
+    def tell(
         self,
-        state: State,
         ready: Callable[[], None],
         failed: Callable[[CagewrapError], None],
+        note: Callable[[str], None],
     ) -> None:
-        """Call `ready` once the container runs (`container_id` and `init_pid` are set then)."""
+        """Whom to call: `ready` once the container runs (`container_id` and `init_pid` are set
+        then), or `failed`; `note` with a line for whoever waits. Said before the loop runs."""
         self._ready = ready
         self._failed = failed
+        self._note = note
+
+    def bring_up(self, state: State) -> None:
+        """Begin; what comes of it is told once the loop runs."""
         self.container_id = state.container_id
         try:
             self._expected = identify_sources(self.record.binds)
         except MountRefusedError as error:
             refusal = error
-            self.loop.later(0, lambda: failed(refusal))
+            self.loop.later(0, lambda: self._failed(refusal))
             return
         if is_alive(state.init_pid, state.init_start, state.boot_id):
             self.init_pid = state.init_pid
             self.is_adopted = True
-            self.loop.later(0, ready)
+            self.loop.later(0, lambda: self._ready())  # noqa: PLW0108 - not said yet
         elif state.container_id:
             self._start()
         elif os.path.exists(self._making):
@@ -157,6 +161,8 @@ class Container:
         self._spawn(self.record.run_args, made)
 
     def _is_unexplained(self, code: int, err: str) -> bool:
+        from cagewrap.runtimes.failures import explain_failure
+
         error = explain_failure(self.record.run_args, code, err, image=self.record.image)
         return error.id == CagewrapError.id
 
@@ -167,7 +173,7 @@ class Container:
         elif self._has_timed_out:
             self._failed(_hangs(self.record.name))
         elif podman.says_missing(err):
-            self.note(
+            self._note(
                 "the container of this session is gone (podman removed it): what was installed in "
                 "it is lost, HOME and the project are kept; going on in a new one"
             )
@@ -187,10 +193,15 @@ class Container:
 
     def _mend(self, err: str, again: Callable[[], None]) -> bool:
         """Let podman forget its pause process, once, when it says that this and all it ran is
-        gone; then call `again`."""
+        gone; then call `again`. That ends every container, also one whose conmon alone is gone:
+        what another session has at work is not ended for ours."""
         if self._has_mended or not podman.says_wedged(err):
             return False
         self._has_mended = True
+        others = self._others_at_work()
+        if others:
+            self._failed(_would_end(others))
+            return True
         self._spawn(podman.migrate_args(), lambda *_: again())
         return True
 
@@ -213,6 +224,8 @@ class Container:
 
     def _runs(self, err: str) -> None:
         """podman says that it runs; a cage that is less than it should be is not used."""
+        from cagewrap.runtimes.failures import explain_warning
+
         warning = explain_warning(err)
         if warning is None:
             self._read_init()
@@ -251,6 +264,8 @@ class Container:
             )
 
     def _fail(self, argv: Sequence[str], code: int, err: str) -> None:
+        from cagewrap.runtimes.failures import explain_failure
+
         self._failed(explain_failure(argv, code, err, image=self.record.image))
 
     def _remove_pid_file(self) -> None:
@@ -372,6 +387,14 @@ def _hangs(name: str) -> KeeperError:
         f"podman could not start the container {name} within {_START_S:.0f} seconds; an agent may "
         "have put something into it that blocks.",
         f"cagewrap recreate --fresh {name}",
+    )
+
+
+def _would_end(others: Sequence[str]) -> KeeperError:
+    return KeeperError(
+        "podman does nothing any more, since its own processes were killed. What brings it back "
+        f"ends all containers, and something runs in {', '.join(others)}.",
+        "let that come to its end, then send the message again, or run: podman system migrate",
     )
 
 

@@ -16,7 +16,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from cagewrap.runtimes.failures import never_executed
+from cagewrap.keeper.processes import never_executed
 
 _WAITED = os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG | os.WNOWAIT
 

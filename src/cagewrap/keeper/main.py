@@ -10,7 +10,7 @@ import time
 
 from cagewrap import sessions
 from cagewrap.errors import KeeperError
-from cagewrap.keeper.service import Keeper
+from cagewrap.keeper.begin import begin
 from cagewrap.paths import Paths, paths_from_env
 
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -29,7 +29,10 @@ def main(name: str, listener_fd: int) -> None:
     listener = socket.socket(fileno=listener_fd)
     listener.set_inheritable(False)
     try:
-        Keeper(paths, name, listener).run()
+        begun = begin(paths, name)
+        from cagewrap.keeper.service import Keeper  # while podman is at work
+
+        Keeper(begun, listener).run()
     finally:
         os.close(lock)
 

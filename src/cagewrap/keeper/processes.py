@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 
+_FLAGS_FIELD = 6
+"""Of /proc/PID/stat, counted after the name: the kernel's flags of the process."""
+_FORKED_NOT_EXECUTED = 0x40  # PF_FORKNOEXEC of include/linux/sched.h
+
 
 def processes_inside(init_pid: int) -> list[int]:
     """Every process in a container's pid namespace except its init."""
@@ -35,3 +39,15 @@ def descendants(pid: int) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def never_executed(stat: str) -> bool:
+    """Whether a process that ended never became its program, by its /proc/PID/stat.
+
+    A runtime with --detach reports success before the last execve. When that fails (a program for
+    another processor, an interpreter that is not there) the process ends with code 1 or 255 of the
+    runtime's own; the kernel still marks it as forked but never executed, as long as it is not
+    reaped (waitid with WNOWAIT). Holds for crun and runc.
+    """
+    fields = stat.rpartition(")")[2].split()
+    return len(fields) > _FLAGS_FIELD and bool(int(fields[_FLAGS_FIELD]) & _FORKED_NOT_EXECUTED)

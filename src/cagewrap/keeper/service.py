@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -24,18 +23,14 @@ from cagewrap.errors import (
     InternalError,
     KeeperError,
     MountRefusedError,
-    SessionError,
 )
-from cagewrap.keeper import cgroups, namespaces, rights
-from cagewrap.keeper.container import Container
-from cagewrap.keeper.leftovers import kill_leftovers
-from cagewrap.keeper.loop import Loop, Timer
+from cagewrap.keeper import cgroups, rights
+from cagewrap.keeper.begin import Begun, log
+from cagewrap.keeper.loop import Timer
 from cagewrap.keeper.message import GRACE_S, Message
 from cagewrap.keeper.pause import end_younger_pause
-from cagewrap.keeper.processes import processes_inside
 from cagewrap.keeper.request import parse_request
 from cagewrap.keeper.running import Running
-from cagewrap.paths import Paths
 
 REQUEST_S = 1.0
 """Between a shim's connect and its request."""
@@ -48,16 +43,16 @@ _EMPTY_WAIT_S = 1.0
 class Keeper:
     """One running cage."""
 
-    def __init__(self, paths: Paths, name: str, listener: socket.socket) -> None:
-        """Owns the listener. Raises SessionError when there is no such session."""
-        record = sessions.read_record(paths, name)
-        if record is None:
-            raise SessionError(f"There is no session {name}.", "cagewrap ls")
-        self.paths = paths
-        self.record = record
+    def __init__(self, begun: Begun, listener: socket.socket) -> None:
+        """Owns the listener."""
+        self.paths = begun.paths
+        self.record = begun.record
+        self.state = begun.state
+        self.loop = begun.loop
+        self.container = begun.container
+        self.work_dir = begun.work_dir
+        self._our_cgroup = begun.our_cgroup
         self.listener = listener
-        self.loop = Loop(lambda error: self.log(f"bug: {error!r}"))
-        self.state = sessions.read_state(paths, name)
         self.newcomers: set[Message] = set()
         self.messages: set[Message] = set()
         self.lingering: list[str] = []
@@ -69,60 +64,17 @@ class Keeper:
         self._must_leave = False
         self._stopped_at = 0.0
         self._idle: Timer | None = None
-        self._our_cgroup = ""
-        self.work_dir = os.path.join(paths.runtime_dir, name + ".d")
-        self.container = Container(
-            self.loop,
-            record,
-            os.environ,
-            os.path.join(self.work_dir, "init.pid"),
-            self._note_to_all,
-        )
-
-    def log(self, text: str) -> None:
-        """A line in keeper.log."""
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-        sys.stderr.write(f"{stamp} {text}\n")
-        sys.stderr.flush()
 
     # -- start ---------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Serve until the cage stops."""
-        os.makedirs(self.work_dir, mode=0o700, exist_ok=True)
-        namespaces.become_subreaper()
-        namespaces.leave_session_keyring()
-        kill_leftovers(self.state)
-        if not self.state.cgroup and sessions.is_alive(
-            self.state.init_pid, self.state.init_start, self.state.boot_id
-        ):
-            for pid in processes_inside(self.state.init_pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        self._make_cgroups()
-        self.container.bring_up(self.state, self._container_runs, self._fail_all)
+        self.container.tell(self._container_runs, self._fail_all, self._note_to_all)
         self.listener.setblocking(False)  # noqa: FBT003
         self.loop.watch(self.listener.fileno(), 1, self._accept)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self.loop.later(0, self._told_to_stop))
         self.loop.run()
-
-    def _make_cgroups(self) -> None:
-        """A cgroup for the container and, beside it, for each message.
-
-        One that an earlier keeper made is taken over while the container lives in it, wherever we
-        were started from.
-        """
-        earlier = self.state.cgroup
-        if os.path.basename(earlier) == self.record.name:
-            in_use = not cgroups.remove(earlier)
-            if in_use and cgroups.cgroup_of(self.state.init_pid).startswith(earlier + "/"):
-                self._our_cgroup = earlier
-                return
-        own = cgroups.cgroup_of("self")
-        ours = os.path.join(own, self.record.name) if own else ""
-        if ours and cgroups.make(ours):
-            self._our_cgroup = ours
 
     def _container_runs(self) -> None:
         try:
@@ -152,7 +104,7 @@ class Keeper:
     def _mounts_differ(self, error: OSError | MountRefusedError) -> None:
         """A container that has run for long may see directories that the host has replaced since:
         it is started anew. One that was started now must not be used."""
-        self.log(f"mounts: {error}")
+        log(f"mounts: {error}")
         if self.container.is_adopted:
             self.container.restart()
             return
@@ -174,7 +126,7 @@ class Keeper:
             self.container,
             self._our_cgroup,
             self._is_alone,
-            self.log,
+            log,
         )
         if self._our_cgroup and self.running.launcher.inside.own_cgroup:
             cgroups.remove(self._our_cgroup)
@@ -182,9 +134,7 @@ class Keeper:
         self.loop.watch(self.running.init_fd, 1, self._container_ended)
         self.running.open_ports(self._note_to_all)
         self._save(used_at=sessions.now())
-        self.log(
-            f"container {self.container.container_id[:12]} runs, init {self.container.init_pid}"
-        )
+        log(f"container {self.container.container_id[:12]} runs, init {self.container.init_pid}")
 
     def _save(self, **changes: float) -> None:
         self.state = replace(
@@ -202,7 +152,7 @@ class Keeper:
         try:
             sessions.write_state(self.paths, self.record.name, self.state)
         except (OSError, CagewrapError) as error:
-            self.log(f"state not written: {error}")
+            log(f"state not written: {error}")
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -212,7 +162,7 @@ class Keeper:
         except OSError:
             return
         connection.setblocking(True)  # noqa: FBT003
-        message = Message(self.loop, connection, self._finished, self.log)
+        message = Message(self.loop, connection, self._finished, log)
         self.newcomers.add(message)
         self.loop.watch(connection.fileno(), 1, lambda _mask: self._read(message))
 
@@ -232,7 +182,7 @@ class Keeper:
             message.reply_error(error)
             self._drop(message)
         except Exception as error:  # noqa: BLE001 - one message's bug must not end the others
-            self.log(f"bug: {type(error).__name__}: {error}")
+            log(f"bug: {type(error).__name__}: {error}")
             message.reply_error(InternalError(f"A bug in the keeper: {error!r}.", "cagewrap logs"))
             self._drop(message)
 
@@ -365,7 +315,7 @@ class Keeper:
 
     def _note_to_all(self, text: str) -> None:
         """Tell everyone who waits, or the first who comes."""
-        self.log(text)
+        log(text)
         if not self.messages:
             self._notes.append(text)
         for message in self.messages:
@@ -373,7 +323,7 @@ class Keeper:
 
     def _fail_all(self, error: CagewrapError) -> None:
         """The container cannot be had: tell everyone, serve those who already knock, leave."""
-        self.log(f"{error.id}: {error.message}")
+        log(f"{error.id}: {error.message}")
         self._accept_pending()
         for message, _ in self._early_commands:
             message.reply_error(error)
@@ -446,7 +396,7 @@ class Keeper:
         self._forget_init()
         if self._is_leaving:
             return
-        self.log("the container ended")
+        log("the container ended")
         self._is_leaving = True
         self._unlink_socket()
         for message in self.messages:
@@ -500,7 +450,7 @@ class Keeper:
                 waiter.send(protocol.REPLY + b"{}")
             except OSError:
                 continue
-        self.log("leaves")
+        log("leaves")
         self.loop.stop()
 
 

@@ -17,9 +17,6 @@ _DEFAULT_IMAGE = "localhost/cagewrap:latest"
 _LAST_LINES = 4
 _LINE_LENGTH = 300
 _TIMED_OUT = 124
-_FLAGS_FIELD = 6
-"""Of /proc/PID/stat, counted after the name: the kernel's flags of the process."""
-_FORKED_NOT_EXECUTED = 0x40
 _VERBS = frozenset(
     ("run", "create", "start", "stop", "rm", "exec", "inspect", "ps", "info", "import", "images")
 )
@@ -64,18 +61,6 @@ def explain_exec_failure(text: str, program: str) -> CagewrapError:
         f"{program} could not be started in the cage: {last_lines(text) or 'no reason given'}",
         "cagewrap doctor",
     )
-
-
-def never_executed(stat: str) -> bool:
-    """Whether a process that ended never became its program, by its /proc/PID/stat.
-
-    A runtime with --detach reports success before the last execve. When that fails (a program for
-    another processor, an interpreter that is not there) the process ends with code 1 or 255 of the
-    runtime's own; the kernel still marks it as forked but never executed, as long as it is not
-    reaped (waitid with WNOWAIT). Holds for crun and runc.
-    """
-    fields = stat.rpartition(")")[2].split()
-    return len(fields) > _FLAGS_FIELD and bool(int(fields[_FLAGS_FIELD]) & _FORKED_NOT_EXECUTED)
 
 
 def explain_never_executed(program: str) -> CagewrapError:
