@@ -170,7 +170,7 @@ def kill_keeper(paths: Paths, name: str) -> bool:
     lock_file = sessions.keeper_lock(paths, name)
     for pid in _own_pids():
         with contextlib.suppress(OSError), _pidfd(pid) as keeper:
-            if _is_keeper(pid, name) and _holds(pid, lock_file):
+            if _is_keeper(pid) and _holds(pid, lock_file):
                 signal.pidfd_send_signal(keeper, signal.SIGSTOP)  # it starts nothing more
                 with contextlib.ExitStack() as stack:
                     helpers = [stack.enter_context(_pidfd(child)) for child in _helpers(pid)]
@@ -199,9 +199,9 @@ def _pidfd(pid: int) -> Iterator[int]:
         os.close(fd)
 
 
-def _is_keeper(pid: int, name: str) -> bool:
-    """Whether its command line is that of a keeper: `… keeper NAME FD`."""
-    return _words(pid)[-3:-1] == [b"keeper", os.fsencode(name)]
+def _is_keeper(pid: int) -> bool:
+    """Whether its command line is that of a keeper: `… keeper FD`."""
+    return _words(pid)[-2:-1] == [b"keeper"]
 
 
 def _holds(pid: int, lock_file: str) -> bool:

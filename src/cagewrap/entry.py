@@ -37,11 +37,10 @@ def main() -> None:
 
 
 def internal() -> None:
-    """Run the keeper: `keeper NAME FD`. Started by a shim; nobody else has a use for it."""
-    _, name, listener_fd = sys.argv[-3:]
+    """Run a keeper: `keeper FD`. Started by a shim; nobody else has a use for it."""
     from cagewrap.keeper.main import main as keeper_main
 
-    keeper_main(name, int(listener_fd))
+    keeper_main(int(sys.argv[-1]))
     os._exit(0)
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from cagewrap import proc
+from cagewrap.childenv import search_path
 from cagewrap.errors import CagewrapError, ImageMissingError, SessionError, StorageError
 from cagewrap.paths import Paths
 from cagewrap.runtimes.failures import explain_failure, last_lines
@@ -151,7 +152,7 @@ class Images:
 
     def build(self, name: str, recipe: Recipe) -> None:
         """Make the image `name` from Debian packages, or raise and leave the old one."""
-        if shutil.which("mmdebstrap", path=proc.search_path(self._env)) is None:
+        if shutil.which("mmdebstrap", path=search_path(self._env)) is None:
             raise proc.missing_program("mmdebstrap")
         with self._locked(), self._scratch_dir() as scratch:
             argv = bootstrap_args(recipe, scratch)

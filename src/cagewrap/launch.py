@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cagewrap import cage, proc, sessions, warm
+from cagewrap.ahead import Ahead
+from cagewrap.childenv import search_path
 from cagewrap.config import read_config, resolve
 from cagewrap.errors import (
     CagewrapError,
@@ -39,9 +41,6 @@ _KEEPER_ENV = (
 )  # fmt: skip
 _KEEPER_ENV_PREFIXES = ("CONTAINERS_", "STORAGE_", "_PYI_", "LD_LIBRARY_PATH")
 _GIT_S = 2.0
-_STOP_S = 10
-"""How long the user manager waits for a keeper's scope at logout. podman may start its pause
-process anew there while all is being stopped, and that one ends by SIGKILL only (default 90 s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +55,19 @@ class Plan:
     flags: FlagValues
 
 
-def prepare(flags: list[str], command: list[str], cwd: bytes) -> tuple[warm.Ticket, socket.socket]:
-    """Find or make the cage for a command, and connect to its keeper."""
+def prepare(
+    flags: list[str], command: list[str], cwd: bytes, ahead: Ahead
+) -> tuple[warm.Ticket, socket.socket]:
+    """Find or make the cage for a command, and connect to its keeper, which `ahead` may become."""
     try:
-        return _prepare(flags, command, cwd)
+        return _prepare(flags, command, cwd, ahead)
     except OSError as error:
         raise explain_os_error(error) from error
 
 
-def _prepare(flags: list[str], command: list[str], cwd: bytes) -> tuple[warm.Ticket, socket.socket]:
+def _prepare(
+    flags: list[str], command: list[str], cwd: bytes, ahead: Ahead
+) -> tuple[warm.Ticket, socket.socket]:
     plan, config_stamp = make_plan(flags)
     if not command:
         from cagewrap.errors import UsageError
@@ -73,7 +76,7 @@ def _prepare(flags: list[str], command: list[str], cwd: bytes) -> tuple[warm.Tic
     if plan.flags.dry_run:
         _show(plan)
     record = choose_session(plan, command)
-    connection = connect(plan.paths, record.name)
+    connection = connect(plan.paths, record.name, ahead)
     policy = _policy(plan.settings.env)
     ticket = warm.Ticket(os.fsencode(plan.paths.socket_file(record.name)), policy)
     if not record.rm:
@@ -239,8 +242,11 @@ def _is_unmade(paths: Paths, name: str) -> bool:
     return not sessions.read_state(paths, name).container_id
 
 
-def connect(paths: Paths, name: str) -> socket.socket:
-    """A connection to the keeper of a session; starts it when there is none."""
+def connect(paths: Paths, name: str, ahead: Ahead | None = None) -> socket.socket:
+    """A connection to the keeper of a session; starts it when there is none.
+
+    ahead: a keeper that waits for its cage.
+    """
     path = paths.socket_file(name)
     connection = try_connect(path)
     if connection is not None:
@@ -253,10 +259,10 @@ def connect(paths: Paths, name: str) -> socket.socket:
             raise SessionError(
                 f"The session {name} was removed at this moment.", "send the message again"
             )
-        return _start_keeper(paths, name)
+        return _start_keeper(paths, name, ahead)
 
 
-def _start_keeper(paths: Paths, name: str) -> socket.socket:
+def _start_keeper(paths: Paths, name: str, ahead: Ahead | None) -> socket.socket:
     """Start a keeper on a socket made here, and return a connection to it.
 
     We are connected before it starts: one that fails at once still finds us waiting.
@@ -278,29 +284,12 @@ def _start_keeper(paths: Paths, name: str) -> socket.socket:
     if connection is None:
         raise KeeperError(f"The socket {path} does not answer.", f"rm {path}")
     log = os.open(paths.log_file(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with listener:
-        proc.start_detached(
-            [*_own_scope(paths, name), *proc.self_command("keeper", name, str(listener.fileno()))],
-            env=_keeper_environment(paths),
-            log_fd=log,
-            kept_fds=(listener.fileno(),),
-        )
-    os.close(log)
+    try:
+        with listener, ahead or Ahead() as keeper:
+            keeper.take(name, _keeper_environment(paths), listener.fileno(), log)
+    finally:
+        os.close(log)
     return connection
-
-
-def _own_scope(paths: Paths, name: str) -> tuple[str, ...]:
-    """With a user systemd: a scope of the keeper's own, so that stopping the service of the
-    harness that came first does not take other sessions' cages along."""
-    if not os.path.exists(os.path.join(paths.podman_runtime_dir, "systemd", "private")):
-        return ()
-    return (
-        "systemd-run", "--user", "--scope", "--quiet", "--collect",
-        "--property", "Delegate=yes",
-        "--property", f"TimeoutStopSec={_STOP_S}",
-        "--description", f"keeper of {name}",
-        "--",
-    )  # fmt: skip
 
 
 def _keeper_environment(paths: Paths) -> dict[str, str]:
@@ -310,7 +299,7 @@ def _keeper_environment(paths: Paths) -> dict[str, str]:
         if name in _KEEPER_ENV or name.startswith(_KEEPER_ENV_PREFIXES)
     }
     return env | {
-        "PATH": proc.search_path(os.environ, _projects(paths)),
+        "PATH": search_path(os.environ, _projects(paths)),
         "XDG_RUNTIME_DIR": paths.podman_runtime_dir,
         "LC_ALL": "C.UTF-8",
     }
@@ -352,7 +341,7 @@ def _seed_home(plan: Plan, name: str) -> None:
     identity = ("", "")
     if plan.settings.share.git_identity:
         with contextlib.suppress(CagewrapError):  # no git on the host: no identity to carry
-            path = proc.search_path(plan.env, _projects(plan.paths) | {plan.project.path})
+            path = search_path(plan.env, _projects(plan.paths) | {plan.project.path})
             env = {**plan.env, "PATH": path}
             done = proc.capture(git_identity_args(plan.project.cwd), timeout_s=_GIT_S, env=env)
             identity = parse_git_identity(done.stdout.decode(errors="replace"))

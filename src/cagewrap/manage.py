@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cagewrap import control, foreign, proc, sessions
+from cagewrap.childenv import search_path
 from cagewrap.errors import CagewrapError, InternalError, KeeperError, SessionError
 from cagewrap.keeper import cgroups
 from cagewrap.keeper.leftovers import kill_leftovers
@@ -71,7 +72,7 @@ class Sessions:
         self.paths = paths
         projects = {record.project for record in sessions.list_records(paths)}
         self.env = dict(env) | {
-            "PATH": proc.search_path(env, projects),
+            "PATH": search_path(env, projects),
             "XDG_RUNTIME_DIR": paths.podman_runtime_dir,
         }
 

@@ -1,4 +1,4 @@
-"""The only module that starts processes (the keeper's launcher aside).
+"""The only module that runs commands of the host (`ahead` starts keepers, keepers what they need).
 
 Every child gets /dev/null as stdin unless it is told otherwise, and an environment without the
 variables of a frozen cagewrap (a bundle's LD_LIBRARY_PATH breaks podman). No program is looked for
@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from cagewrap.childenv import child_environment
 from cagewrap.errors import PodmanMissingError
-
-_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,37 +24,6 @@ class Outcome:
     returncode: int
     stdout: bytes
     stderr: str
-
-
-def child_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a child of ours: the owner's, less what belongs to a frozen bundle and
-    less the entries of PATH that mean another directory wherever one stands."""
-    kept = {name: value for name, value in env.items() if not name.startswith("_PYI_")}
-    original = kept.pop("LD_LIBRARY_PATH_ORIG", None)
-    if original is not None:
-        kept["LD_LIBRARY_PATH"] = original
-    elif "_PYI_APPLICATION_HOME_DIR" in env:
-        kept.pop("LD_LIBRARY_PATH", None)
-    return kept | {"PATH": search_path(env)}
-
-
-def search_path(env: Mapping[str, str], projects: Collection[str] = ()) -> str:
-    """The owner's PATH without what an agent can write to.
-
-    An empty or relative entry (`.`, `bin`) would find what an agent has put into the project; so
-    would one that lies in a project (`node_modules/.bin`, `.venv/bin`). projects: real paths.
-    """
-    entries = (entry for entry in env.get("PATH", "").split(":") if entry.startswith("/"))
-    kept = [
-        entry
-        for entry in entries
-        if not any(_lies_in(os.path.realpath(entry), project) for project in projects)
-    ]
-    return ":".join(kept) or _DEFAULT_PATH
-
-
-def _lies_in(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def capture(
@@ -110,46 +77,6 @@ def run(argv: Sequence[str], *, env: Mapping[str, str], cwd: str = "/") -> int:
             except subprocess.TimeoutExpired:
                 child.kill()
             raise
-
-
-def start_detached(
-    argv: Sequence[str], *, env: Mapping[str, str], log_fd: int, kept_fds: Sequence[int]
-) -> None:
-    """Start a process that outlives us: own session, cwd `/`, stdio on /dev/null and `log_fd`.
-
-    `kept_fds` stay open in it under the same numbers. It is not a child of ours: harnesses count
-    the children of what they started as work in the background, or end them with it.
-    """
-    between = os.fork()
-    if between == 0:
-        try:
-            _child = subprocess.Popen(  # kept: one that is let go of while it runs is warned of
-                list(argv),
-                stdin=subprocess.DEVNULL,
-                stdout=log_fd,
-                stderr=log_fd,
-                cwd="/",
-                env=child_environment(env),
-                start_new_session=True,
-                pass_fds=tuple(kept_fds),
-                umask=0o077,
-            )
-        except BaseException as error:  # noqa: BLE001 - nothing may escape into the parent's code
-            os.write(log_fd, f"{argv[0]} cannot be started: {error}\n".encode())
-        finally:
-            os._exit(0)
-    os.waitpid(between, 0)
-
-
-def self_command(*words: str) -> list[str]:
-    """The command that runs this cagewrap's own hidden verb, without reading site-packages."""
-    if getattr(sys, "frozen", False):
-        return [sys.executable, "--cagewrap-internal", *words]
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = (
-        f"import sys; sys.path.insert(0, {root!r}); from cagewrap.entry import internal; internal()"
-    )
-    return [sys.executable, "-I", "-S", "-c", code, *words]
 
 
 def replace(argv: Sequence[str], *, env: Mapping[str, str]) -> None:

@@ -31,13 +31,22 @@ def wrap(flags: list[str], command: list[str]) -> None:
     connection = _connect(ticket.socket) if ticket else None
     for _ in range(_CONNECT_TRIES):
         if ticket is None or connection is None:
-            from cagewrap import launch
-
-            ticket, connection = launch.prepare(flags, command, cwd)
+            ticket, connection = _prepare(flags, command, cwd)
         _hand_over(connection, ticket, command, cwd)
         connection = None
         _wait_a_moment()
     raise _kept_leaving()
+
+
+def _prepare(
+    flags: list[str], command: list[str], cwd: bytes
+) -> tuple[warm.Ticket, _socket.socket]:
+    from cagewrap.ahead import Ahead
+
+    with Ahead() as ahead:
+        from cagewrap import launch  # while the keeper starts
+
+        return launch.prepare(flags, command, cwd, ahead)
 
 
 def wrap_in(name: str, command: list[str]) -> None:

@@ -105,7 +105,8 @@ class Arena:
         return ""
 
     def keeper(self, name: str) -> int:
-        return first(lambda words: words[-3:-1] == ["keeper", name])
+        keepers = (pid for pid in pids() if arguments(pid)[-2:-1] == ["keeper"])
+        return next((pid for pid in keepers if has_open(pid, f"/{name}/keeper.lock")), 0)
 
     def podman(self, name: str) -> int:
         """The command that makes or starts the container; found below the keeper."""
@@ -197,6 +198,15 @@ def parent(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, ValueError):
         return 0
+
+
+def has_open(pid: int, end: str) -> bool:
+    """Whether a process has a file open whose path ends so."""
+    for fd in Path(f"/proc/{pid}/fd").glob("*"):
+        with contextlib.suppress(OSError):
+            if str(fd.readlink()).endswith(end):
+                return True
+    return False
 
 
 def first(fits: Callable[[list[str]], bool], below: int = 0) -> int:

@@ -265,15 +265,23 @@ def leftovers(name: str) -> list[str]:
 
 def keepers(name: str) -> list[int]:
     """Pids of the keepers of a cage."""
-    words = [b"keeper", name.encode()]
     found = [
         pid
         for pid in all_pids()
-        if (argv := read_bytes(f"/proc/{pid}/cmdline").split(b"\0"))[-4:-2] == words
-        and argv[0].rpartition(b"/")[2].startswith(b"python")
+        if read_bytes(f"/proc/{pid}/cmdline").split(b"\0")[-3:-2] == [b"keeper"]
+        and has_open(pid, f"/{name}/keeper.lock")
     ]
     # Those that carry its ports are children of it.
     return [pid for pid in found if parent_of(pid) not in found]
+
+
+def has_open(pid: int, end: str) -> bool:
+    """Whether a process has a file open whose path ends so."""
+    for fd in Path(f"/proc/{pid}/fd").glob("*"):
+        with contextlib.suppress(OSError):
+            if str(fd.readlink()).endswith(end):
+                return True
+    return False
 
 
 def kill_keepers(name: str) -> None:

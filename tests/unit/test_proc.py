@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from cagewrap import launch, proc
-from cagewrap.errors import PodmanMissingError
+from cagewrap import ahead, childenv, launch, proc
+from cagewrap.errors import KeeperError, PodmanMissingError
 from cagewrap.paths import Paths
 
 
@@ -25,7 +25,7 @@ def project(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", ["", ".", "bin", ":/nowhere", "/nowhere:", "/nowhere::bin", "./"])
 def test_nothing_is_found_in_the_current_directory(project, path, monkeypatch):
-    monkeypatch.setattr(proc, "_DEFAULT_PATH", "/nowhere")
+    monkeypatch.setattr(childenv, "DEFAULT_PATH", "/nowhere")
     with pytest.raises(PodmanMissingError):
         proc.capture(("podman",), timeout_s=10, env={"PATH": path})
     with pytest.raises(PodmanMissingError):
@@ -35,9 +35,9 @@ def test_nothing_is_found_in_the_current_directory(project, path, monkeypatch):
 
 
 def test_absolute_entries_keep_their_order():
-    assert proc.search_path({"PATH": ".:/b::bin:/a:"}) == "/b:/a"
-    assert proc.search_path({}) == proc.search_path({"PATH": "bin"})
-    assert proc.search_path({}).startswith("/")
+    assert childenv.search_path({"PATH": ".:/b::bin:/a:"}) == "/b:/a"
+    assert childenv.search_path({}) == childenv.search_path({"PATH": "bin"})
+    assert childenv.search_path({}).startswith("/")
 
 
 def test_programs_run_outside_of_the_project(project):
@@ -54,16 +54,31 @@ def test_keeper_gets_absolute_entries_only(tmp_path, monkeypatch):
     assert launch._keeper_environment(paths)["PATH"] == "/usr/bin"
 
 
-def test_starting_a_keeper_warns_of_nothing(tmp_path):
-    log = tmp_path / "log"
+def test_a_keeper_that_is_not_needed_ends_and_nothing_is_said(tmp_path):
+    """Nothing on our stderr, no child of ours, and gone once nobody can tell it its cage."""
     code = (
-        "import os; from cagewrap import proc; "
-        f"log = os.open({str(log)!r}, os.O_CREAT | os.O_WRONLY); "
-        "proc.start_detached(['true'], env=os.environ, log_fd=log, kept_fds=())"
+        "import os; from cagewrap.ahead import Ahead\n"
+        "with Ahead() as ahead:\n"
+        "    try: os.waitpid(-1, 0)\n"
+        "    except ChildProcessError: print('childless')\n"
     )
     source = os.path.dirname(os.path.dirname(proc.__file__))
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
-        env=os.environ | {"PYTHONPATH": source}, capture_output=True, check=True,
+        env=os.environ | {"PYTHONPATH": source, "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True, check=True,
     )  # fmt: skip
-    assert (done.stderr, log.read_bytes()) == (b"", b"")
+    assert (done.stdout, done.stderr) == (b"childless\n", b"")
+
+
+def test_a_keeper_that_cannot_start_says_why(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    log = tmp_path / "log"
+    with (
+        log.open("wb") as file,
+        ahead.Ahead() as keeper,
+        pytest.raises(KeeperError, match="No such file"),
+    ):
+        keeper.take("cagewrap-x", {"PATH": "/bin"}, file.fileno(), file.fileno())
+    assert b"No such file" in log.read_bytes()

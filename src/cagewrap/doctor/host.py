@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from cagewrap.childenv import search_path
 from cagewrap.errors import CagewrapError
-from cagewrap.proc import Outcome, search_path
+from cagewrap.proc import Outcome
 
 
 class Capture(Protocol):

@@ -10,29 +10,48 @@ import time
 
 from cagewrap import sessions
 from cagewrap.errors import KeeperError
+from cagewrap.keeper import rights
 from cagewrap.keeper.begin import begin
 from cagewrap.paths import Paths, paths_from_env
 
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
 """Ignored by Python itself: a failed write is an OSError."""
+_PACKET_BYTES = 1 << 20
+"""More than the kernel takes as one packet."""
 _LIFTED = (
     resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE,
     resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC,
 )  # fmt: skip
 
 
-def main(name: str, listener_fd: int) -> None:
-    """Run the keeper of `name` on a listening socket; returns when the cage has stopped."""
+def main(fd: int) -> None:
+    """Run a keeper. fd: a socket over which a shim says for which cage (`ahead.Ahead.take`).
+
+    Returns when the cage has stopped, or when the shim has no use for a keeper.
+    """
     _shed_harness()
+    with socket.socket(fileno=fd) as shim:
+        packet, fds = rights.receive(shim, _PACKET_BYTES, 2)
+        if not packet:
+            return
+        name, *variables = map(os.fsdecode, packet.split(b"\0"))
+        listener, log = fds
+        shim.send(b"k")
+    os.environ.clear()
+    for variable in variables:
+        key, _, value = variable.partition("=")
+        os.environ[key] = value
+    time.tzset()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
     paths = paths_from_env(os.environ, os.getuid())
     lock = _own_lock(paths, name)
-    listener = socket.socket(fileno=listener_fd)
-    listener.set_inheritable(False)
     try:
         begun = begin(paths, name)
         from cagewrap.keeper.service import Keeper  # while podman is at work
 
-        Keeper(begun, listener).run()
+        Keeper(begun, socket.socket(fileno=listener)).run()
     finally:
         os.close(lock)
 
