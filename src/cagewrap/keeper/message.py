@@ -66,6 +66,7 @@ class Message:
         self._runtime_pid = 0  # not 0 while a launch is under way: later the pid is another's
         self._has_told_stop = False
         self._is_suspect = False
+        self._ending: Callable[[Message], None] = lambda _message: None
 
     # -- hand-over -----------------------------------------------------------------------------
 
@@ -75,9 +76,21 @@ class Message:
         self.streams = Streams(self.loop, fds, self._relay_failed)
         self.reply(protocol.ACCEPTED)
 
-    def launch(self, launcher: Launcher, env: dict[bytes, bytes], cgroup: str) -> None:
-        """Start the agent's process."""
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is over, and its shim has been let go."""
+        return self._closed
+
+    def launch(
+        self,
+        launcher: Launcher,
+        env: dict[bytes, bytes],
+        cgroup: str,
+        ending: Callable[[Message], None],
+    ) -> None:
+        """Start the agent's process. ending: called when it has ended, before its shim is told."""
         assert self.request is not None  # noqa: S101 - take() came first
+        self._ending = ending
         self.launcher, self.cgroup = launcher, cgroup
         if self._doomed:
             self._close()
@@ -250,6 +263,7 @@ class Message:
 
     def _ended(self, status: int) -> None:
         self.streams.drain()  # before the shim is let go: who reads the file next goes on there
+        self._ending(self)
         shim_was_gone = self._shim_is_gone()  # asked before it is told, and ends of it
         self._report_end(status)
         if self._has_told_stop:  # it went on and ended at once: the shim must hear of it

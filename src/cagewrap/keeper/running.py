@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from cagewrap.errors import KeeperError, SessionError
+from cagewrap.errors import CagewrapError, KeeperError, SessionError
 from cagewrap.keeper import cgroups, guest, handover, namespaces
+from cagewrap.keeper.care import Care
 from cagewrap.keeper.container import Container
 from cagewrap.keeper.launcher import Inside, Launcher, look_inside
 from cagewrap.keeper.loop import Loop
@@ -53,6 +54,7 @@ class Running:
         self.message_parent = self._take_cgroup(inside) if inside.own_cgroup else our_cgroup
         self.upkeep = Upkeep(record, pid)
         self.ports = Ports(loop, record.name, pid)
+        self.cares: tuple[Care, ...] = ()
 
     def open_ports(self, note: Callable[[str], None]) -> None:
         """Open the ports of the record. One of the host's that is taken is told, and left out."""
@@ -65,11 +67,49 @@ class Running:
                 note(f"{error.message} ({error.hint})")
 
     def launch(self, message: Message) -> None:
-        """Start a message's process. Raises CagewrapError or OSError."""
-        assert message.request is not None  # noqa: S101 - it was taken
-        self.upkeep.check(message.note)
-        env = handover.environment(message.request, self.record, self.launcher.inside.environment)
-        message.launch(self.launcher, env, self._message_cgroup())
+        """Start a message's process, or tell its shim why not."""
+        try:
+            self.upkeep.check(message.note)
+        except CagewrapError as error:
+            message.abandon(error)
+            return
+        self._prepare(message, self.cares)
+
+    def _prepare(self, message: Message, cares: Sequence[Care]) -> None:
+        if message.is_closed:  # its shim went away meanwhile
+            return
+        request = message.request
+        assert request is not None  # noqa: S101 - it was taken
+        try:
+            if cares:
+                cares[0].before(request, message.note, lambda: self._prepare(message, cares[1:]))
+                return
+            env = handover.environment(request, self.record, self.launcher.inside.environment)
+            for care in self.cares:
+                env |= care.environment(request, env)
+            message.launch(self.launcher, env, self._message_cgroup(), self._after)
+        except CagewrapError as error:
+            message.abandon(error)
+        except OSError as error:
+            message.abandon(
+                KeeperError(f"The agent could not be started: {error}.", "cagewrap doctor")
+            )
+
+    def _after(self, message: Message) -> None:
+        assert message.request is not None  # noqa: S101
+        for care in self.cares:
+            care.after(message.request, message.note)
+
+    def poll(self) -> None:
+        """What is done while anything of a message runs."""
+        for care in self.cares:
+            care.poll()
+
+    def close(self) -> None:
+        """The container is gone."""
+        self.ports.close()
+        for care in self.cares:
+            care.close()
 
     def _message_cgroup(self) -> str:
         """A new cgroup for a message, "" without any.

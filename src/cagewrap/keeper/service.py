@@ -26,6 +26,7 @@ from cagewrap.errors import (
 )
 from cagewrap.keeper import cgroups, rights
 from cagewrap.keeper.begin import Begun, log
+from cagewrap.keeper.care import POLL_S
 from cagewrap.keeper.loop import Timer
 from cagewrap.keeper.message import GRACE_S, Message
 from cagewrap.keeper.pause import end_younger_pause
@@ -64,6 +65,7 @@ class Keeper:
         self._must_leave = False
         self._stopped_at = 0.0
         self._idle: Timer | None = None
+        self._polling: Timer | None = None
 
     # -- start ---------------------------------------------------------------------------------
 
@@ -248,8 +250,7 @@ class Keeper:
         self._notes.clear()
         if self._idle is not None:
             self._idle.cancel()
-        if self.running is not None:
-            self._launch(message)
+        self._launch(message)
 
     def _must_restart(self) -> bool:
         """Whether the project is another directory now, and nobody uses the old one."""
@@ -257,15 +258,10 @@ class Keeper:
         return running is not None and not self.messages and running.upkeep.is_project_replaced()
 
     def _launch(self, message: Message) -> None:
-        assert self.running is not None  # noqa: S101
-        try:
+        """Start a message's process, once the container runs."""
+        if self.running is not None:
+            self._arm_poll()
             self.running.launch(message)
-        except CagewrapError as error:
-            message.abandon(error)
-        except OSError as error:
-            message.abandon(
-                KeeperError(f"The agent could not be started: {error}.", "cagewrap doctor")
-            )
 
     def _is_alone(self) -> bool:
         return len(self.messages) <= 1 and not self.lingering
@@ -274,11 +270,26 @@ class Keeper:
         self.messages.discard(message)
         if message.cgroup and not cgroups.remove(message.cgroup):
             self.lingering.append(message.cgroup)
-        self.lingering = [path for path in self.lingering if not cgroups.remove(path)]
+        self._forget_ended()
         if self.running is not None and not self._is_leaving:
             self._save(used_at=sessions.now())
         if not self.messages:
             self._arm_idle()
+
+    def _forget_ended(self) -> None:
+        """Let go of messages whose background processes have ended."""
+        self.lingering = [path for path in self.lingering if not cgroups.remove(path)]
+
+    def _arm_poll(self) -> None:
+        if self._polling is None:
+            self._polling = self.loop.later(POLL_S, self._poll)
+
+    def _poll(self) -> None:
+        self._polling = None
+        self._forget_ended()
+        if self.running is not None and (self.messages or self.lingering):
+            self.running.poll()
+            self._arm_poll()
 
     # -- commands ------------------------------------------------------------------------------
 
@@ -433,7 +444,7 @@ class Keeper:
 
     def _gone(self) -> None:
         if self.running is not None:
-            self.running.ports.close()
+            self.running.close()
         if self.listener.fileno() >= 0:
             self._unlink_socket()
         for path in self.lingering:

@@ -1,0 +1,40 @@
+"""Work on the host that goes with a cage's messages: logins, settings, what is carried across."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from cagewrap.keeper.request import Request
+
+POLL_S = 0.5
+"""How often `Care.poll` is called while anything of a message runs."""
+
+Note = Callable[[str], None]
+"""Takes a line for the stderr of the message's shim."""
+
+
+class Care:
+    """One such work; this one does nothing. Made when the container runs, before any message.
+
+    Everything here runs in the keeper's one thread: what takes longer than a few milliseconds is
+    done by a process of its own.
+    """
+
+    def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:  # noqa: ARG002
+        """A message is about to start: call `ready`, now or later. Raises CagewrapError to refuse
+        it (only now; later, `ready` is not called and the message ends with its shim)."""
+        ready()
+
+    def environment(self, request: Request, env: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:  # noqa: ARG002
+        """Variables to add to the agent's, which are `env` so far."""
+        return {}
+
+    def poll(self) -> None:
+        """Called every POLL_S while anything of a message runs. Raises nothing."""
+
+    def after(self, request: Request, note: Note) -> None:
+        """The agent of a message has ended, and nobody has been told yet. Raises nothing. What it
+        left in the background may still run."""
+
+    def close(self) -> None:
+        """The cage stops: called once its container is gone. Raises nothing."""
