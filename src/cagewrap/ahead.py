@@ -90,9 +90,9 @@ def self_command(*words: str) -> list[str]:
 def _become(argv: list[str], connection: int, output: int) -> None:
     """In a fork of ours: go on as `argv` in a session of its own, cwd `/`, no file of ours open."""
     try:
-        os.setsid()
         if os.fork():
             os._exit(0)
+        os.setsid()
         os.chdir("/")
         os.umask(0o077)
         null = os.open(os.devnull, os.O_RDWR)
