@@ -1,0 +1,116 @@
+"""Files below a directory whose content an agent may change at any moment.
+
+Everything goes by the descriptor of a directory and a single name in it, and no symlink is ever
+followed: what an agent puts in the way (a symlink, a FIFO, another directory) makes a call fail,
+and never leads it elsewhere. Everything here raises OSError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Sequence
+
+_NAME_BYTES = 6
+"""Random bytes in the name of a temporary file."""
+TEMPORARY_PREFIX = ".cagewrap-"
+"""How the names of temporary files begin; one is left over only by a keeper that was killed."""
+
+
+def open_root(path: str) -> int:
+    """A descriptor of a directory that is trusted as it is spelled; it may be a symlink."""
+    return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def open_dir(root_fd: int, parts: Sequence[str], *, make: bool = False) -> int:
+    """A readable descriptor of the directory `parts` below `root_fd`.
+
+    make: make what is missing of it, for the owner alone (0700).
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    current = os.open(".", flags, dir_fd=root_fd)
+    try:
+        for part in parts:
+            _check_name(part)
+            try:
+                below = os.open(part, flags, dir_fd=current)
+            except FileNotFoundError:
+                if not make:
+                    raise
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, 0o700, dir_fd=current)
+                below = os.open(part, flags, dir_fd=current)
+            os.close(current)
+            current = below
+    except BaseException:
+        os.close(current)
+        raise
+    return current
+
+
+def open_regular(dir_fd: int, name: str) -> int:
+    """A readable descriptor of a regular file. Does not wait: not for a FIFO, nor for a lease."""
+    _check_name(name)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    if not stat.S_ISREG(stat_at(dir_fd, name).st_mode):  # to open a device may do something
+        raise OSError(errno.EINVAL, f"{name} is not a regular file")
+    fd = os.open(name, flags, dir_fd=dir_fd)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, f"{name} is not a regular file")
+    return fd
+
+
+def read_regular(dir_fd: int, name: str, limit: int) -> bytes:
+    """The content of a regular file of at most `limit` bytes; EFBIG for a larger one."""
+    with open(open_regular(dir_fd, name), "rb", buffering=0) as file:
+        content = b""
+        while len(content) <= limit:
+            chunk = file.read(limit + 1 - len(content))
+            if not chunk:
+                return content
+            content += chunk
+    raise OSError(errno.EFBIG, f"{name} is larger than {limit} bytes")
+
+
+def write_regular(dir_fd: int, name: str, data: bytes, mode: int = 0o600) -> None:
+    """Make `name` a new regular file with this content, at once or not at all.
+
+    It takes the place of whatever is there, unless that is a directory.
+    """
+    _check_name(name)
+    temporary = TEMPORARY_PREFIX + secrets.token_hex(_NAME_BYTES)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(temporary, flags, 0o600, dir_fd=dir_fd)
+    try:
+        with open(fd, "wb", buffering=0) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fchmod(fd, mode)
+        os.rename(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=dir_fd)
+        raise
+
+
+def link_regular(file_fd: int, dir_fd: int, name: str) -> None:
+    """Give the very file behind `file_fd` the name `name` too; EEXIST if that is taken, EXDEV
+    across file systems."""
+    _check_name(name)
+    os.link(f"/proc/self/fd/{file_fd}", name, dst_dir_fd=dir_fd, follow_symlinks=True)
+
+
+def stat_at(dir_fd: int, name: str) -> os.stat_result:
+    """What `name` is, a symlink being itself."""
+    return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+
+
+def _check_name(name: str) -> None:
+    """A name of one step: never "..", never a path."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise OSError(errno.EINVAL, f"{name!r} is not a file name")
