@@ -37,4 +37,5 @@ class Care:
         left in the background may still run."""
 
     def close(self) -> None:
-        """The cage stops: called once its container is gone. Raises nothing."""
+        """The cage stops: no message runs any more, and a `--rm` cage's directory is still there.
+        Raises nothing."""

@@ -106,7 +106,7 @@ class Running:
             care.poll()
 
     def close(self) -> None:
-        """The container is gone."""
+        """The cage stops."""
         self.ports.close()
         for care in self.cares:
             care.close()

@@ -7,10 +7,8 @@ the container has been idle for `idle_stop_s`, was stopped, or died.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import time
@@ -20,21 +18,19 @@ from dataclasses import replace
 from cagewrap import protocol, sessions
 from cagewrap.errors import (
     CagewrapError,
-    InternalError,
     KeeperError,
     MountRefusedError,
 )
-from cagewrap.keeper import cgroups, rights
+from cagewrap.keeper import cgroups
 from cagewrap.keeper.begin import Begun, log
 from cagewrap.keeper.care import POLL_S
+from cagewrap.keeper.door import Door
 from cagewrap.keeper.loop import Timer
 from cagewrap.keeper.message import GRACE_S, Message
 from cagewrap.keeper.pause import end_younger_pause
 from cagewrap.keeper.request import parse_request
 from cagewrap.keeper.running import Running
 
-REQUEST_S = 1.0
-"""Between a shim's connect and its request."""
 RUN_ONCE_CONNECT_S = 10.0
 """How long a `--rm` cage waits for the one command it was made for."""
 _EMPTY_WAIT_S = 1.0
@@ -53,8 +49,8 @@ class Keeper:
         self.container = begun.container
         self.work_dir = begun.work_dir
         self._our_cgroup = begun.our_cgroup
-        self.listener = listener
-        self.newcomers: set[Message] = set()
+        socket_file = self.paths.socket_file(self.record.name)
+        self.door = Door(self.loop, listener, socket_file, self._dispatch, self._finished)
         self.messages: set[Message] = set()
         self.lingering: list[str] = []
         self.running: Running | None = None
@@ -72,8 +68,6 @@ class Keeper:
     def run(self) -> None:
         """Serve until the cage stops."""
         self.container.tell(self._container_runs, self._fail_all, self._note_to_all)
-        self.listener.setblocking(False)  # noqa: FBT003
-        self.loop.watch(self.listener.fileno(), 1, self._accept)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self.loop.later(0, self._told_to_stop))
         self.loop.run()
@@ -158,36 +152,6 @@ class Keeper:
 
     # -- messages ------------------------------------------------------------------------------
 
-    def _accept(self, _mask: int) -> None:
-        try:
-            connection, _ = self.listener.accept()
-        except OSError:
-            return
-        connection.setblocking(True)  # noqa: FBT003
-        message = Message(self.loop, connection, self._finished, log)
-        self.newcomers.add(message)
-        self.loop.watch(connection.fileno(), 1, lambda _mask: self._read(message))
-
-    def _read(self, message: Message) -> None:
-        try:
-            packet, fds = rights.receive(
-                message.connection, protocol.PACKET_BYTES, 4, socket.MSG_DONTWAIT
-            )
-        except BlockingIOError:
-            return
-        except OSError:
-            packet, fds = b"", []
-        self.newcomers.discard(message)
-        try:
-            self._dispatch(message, packet[:1], packet[1:], fds)
-        except CagewrapError as error:
-            message.reply_error(error)
-            self._drop(message)
-        except Exception as error:  # noqa: BLE001 - one message's bug must not end the others
-            log(f"bug: {type(error).__name__}: {error}")
-            message.reply_error(InternalError(f"A bug in the keeper: {error!r}.", "cagewrap logs"))
-            self._drop(message)
-
     def _dispatch(self, message: Message, kind: bytes, text: bytes, fds: list[int]) -> None:
         if kind == protocol.REQUEST and message.request is None:
             self._take(message, text, fds)
@@ -205,20 +169,11 @@ class Keeper:
             self._command(message, json.loads(text))
         elif message.request is None:
             _close(fds)
-            self._drop(message)
+            self.door.drop(message)
         else:
             _close(fds)
             self.loop.unwatch(message.connection.fileno())
             message.hang_up()
-
-    def _drop(self, message: Message) -> None:
-        """Close a connection that is not a message (any more)."""
-        if message.connection.fileno() >= 0:
-            self.loop.unwatch(message.connection.fileno())
-            if message in self.messages:
-                message.hang_up()
-            else:
-                message.connection.close()
 
     def _take(self, message: Message, version: bytes, fds: list[int]) -> None:
         if version != protocol.VERSION:
@@ -234,7 +189,7 @@ class Keeper:
         if self._is_leaving or self._must_leave or not fds:
             _close(fds)
             message.reply(protocol.RETRY)
-            self._drop(message)
+            self.door.drop(message)
             return
         try:
             with open(fds[0], "rb") as file:
@@ -320,7 +275,7 @@ class Keeper:
 
     def _answer(self, message: Message, value: Mapping[str, object]) -> None:
         message.reply(protocol.REPLY + json.dumps(value).encode())
-        self._drop(message)
+        self.door.drop(message)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -335,22 +290,12 @@ class Keeper:
     def _fail_all(self, error: CagewrapError) -> None:
         """The container cannot be had: tell everyone, serve those who already knock, leave."""
         log(f"{error.id}: {error.message}")
-        self._accept_pending()
+        self.door.read_pending()
         for message, _ in self._early_commands:
             message.reply_error(error)
         for message in list(self.messages):
             message.abandon(error)
         self._exit()
-
-    def _accept_pending(self) -> None:
-        """Take the requests of all who are here, so that each hears the reason."""
-        count = -1
-        while count < len(self.newcomers):
-            count = len(self.newcomers)
-            self._accept(1)
-        for message in list(self.newcomers):
-            if select.select([message.connection], [], [], REQUEST_S)[0]:
-                self._read(message)
 
     def _arm_idle(self) -> None:
         if self._idle is not None:
@@ -386,7 +331,7 @@ class Keeper:
             return
         self._lock = lock
         self._is_leaving = True
-        self._unlink_socket()
+        self.door.close()
         for message in list(self.messages):
             message.hang_up()
         self.loop.later(0, lambda: self._stop_container(time.monotonic() + GRACE_S + 1.0))
@@ -409,7 +354,7 @@ class Keeper:
             return
         log("the container ended")
         self._is_leaving = True
-        self._unlink_socket()
+        self.door.close()
         for message in self.messages:
             message.note("the cage was stopped from outside")
         self.loop.later(0, lambda: self._exit_when_empty(time.monotonic() + 2.0))
@@ -424,29 +369,18 @@ class Keeper:
         else:
             self._exit()
 
-    def _unlink_socket(self) -> None:
-        """Nobody finds us any more. Who connected already is told to try again."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.paths.socket_file(self.record.name))
-        self.loop.unwatch(self.listener.fileno())
-        self._refuse_pending()
-
-    def _refuse_pending(self) -> None:
-        self.listener.close()  # a queued connection is reset: its shim has not been accepted
-
     def _exit(self) -> None:
         """Leave nothing of ours behind; a `--rm` cage goes with all it had."""
         self._is_leaving = True
+        if self.running is not None:
+            self.running.close()
         if self.record.rm:
             self.container.remove(self.paths.cage_dir(self.record.name), self._gone)
         else:
             self._gone()
 
     def _gone(self) -> None:
-        if self.running is not None:
-            self.running.close()
-        if self.listener.fileno() >= 0:
-            self._unlink_socket()
+        self.door.close()
         for path in self.lingering:
             cgroups.kill(path)
         if self._stopped_at:
