@@ -7,7 +7,8 @@ only the layer it touches:
 
     base-*  the Debian packages                            rebuilt when the package list changes,
     venv-*  /opt/cagewrap/venv with what the tests need    when a requirements file changes,
-    app-*   cagewrap itself, installed from its wheel      when src/ changes.
+    app-*   cagewrap itself, installed from its wheel      when src/ changes;
+    peers-* what npm has of other agents (see npmpeers.py)    when tests/peers/node changes.
 """
 
 from __future__ import annotations
