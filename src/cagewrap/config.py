@@ -12,7 +12,16 @@ from cagewrap.configfile import ConfigFile, ProjectTable, invalid_key, read_conf
 from cagewrap.environment import DEFAULT_PASSED
 from cagewrap.errors import ConfigInvalidError
 from cagewrap.flags import FlagValues, Kind, Setting, Values, collect, shown
-from cagewrap.model import EnvPolicy, Limits, Mount, PortForward, Settings, Share
+from cagewrap.model import (
+    AgentLogin,
+    EnvPolicy,
+    Limits,
+    LoginSettings,
+    Mount,
+    PortForward,
+    Settings,
+    Share,
+)
 from cagewrap.values import BadValueError, EnvEntry, expand_home, parse_session
 
 __all__ = ("ConfigFile", "ProjectTable", "Resolved", "find_project_table", "read_config", "resolve")
@@ -86,6 +95,12 @@ def resolve(
         session_env=session_env,
         idle_stop_s=_last(levels, table.IDLE_STOP),
         keep_for_s=_last(levels, table.KEEP_FOR),
+        login=LoginSettings(
+            mode=_last(levels, table.LOGIN),
+            claude=expand_home(_last(levels, table.LOGIN_CLAUDE), home),
+            token_command=_last(levels, table.LOGIN_TOKEN_COMMAND),
+            agents=_merge_agents(_all(levels, table.LOGIN_AGENTS), home),
+        ),
     )
     return Resolved(settings, sources)
 
@@ -204,6 +219,14 @@ def _merge_mounts(mounts: tuple[Mount, ...], home: str) -> tuple[Mount, ...]:
 def _merge_ports(ports: tuple[PortForward, ...]) -> tuple[PortForward, ...]:
     """One forward per listening port: the later one holds."""
     return tuple({one.listen: one for one in ports}.values())
+
+
+def _merge_agents(agents: tuple[AgentLogin, ...], home: str) -> tuple[AgentLogin, ...]:
+    """One table per agent: the later one holds, whole."""
+    merged = {
+        one.name: replace(one, token_file=expand_home(one.token_file, home)) for one in agents
+    }
+    return tuple(merged.values())
 
 
 def _build_policy(levels: tuple[_Level, ...], session_env: tuple[str, ...], home: str) -> EnvPolicy:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cagewrap import flags as table
 from cagewrap.errors import ConfigInvalidError
 from cagewrap.flags import Kind, Setting, Values, collect, shown
 from cagewrap.values import BadValueError, nearest, parse_path
+
+LOGIN = "login"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +133,11 @@ def _parse_table(path: str, prefix: str, found: Mapping[str, object]) -> Values:
     """The settings in one table of the file; `prefix` stands before each key in messages."""
     rows = {row.key: row for row in table.SETTINGS if row.in_file}
     pairs: list[tuple[Setting[object], object]] = []
-    for key, value in found.items():
+    for key, value in _flat(path, prefix, found):
         row = rows.get(key)
         if row is None:
-            raise _unknown_key(path, prefix, key, (*rows, *([] if prefix else ["project"])))
+            known = [name for name in rows if name != table.LOGIN_AGENTS.key]
+            raise _unknown_key(path, prefix, key, (*known, *([] if prefix else ["project"])))
         try:
             texts = _texts(row, value)
         except BadValueError as error:
@@ -147,6 +150,22 @@ def _parse_table(path: str, prefix: str, found: Mapping[str, object]) -> Values:
         if not texts:
             pairs.append((row, ()))
     return collect(pairs)
+
+
+def _flat(path: str, prefix: str, found: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """The table's keys and values; `[login]` as keys of its own, `login.mode` and so on."""
+    for key, value in found.items():
+        if key != LOGIN:
+            yield key, value
+            continue
+        if not isinstance(value, dict):
+            raise invalid_key(path, prefix + key, f"must be a table: [{prefix}{key}]")
+        agents = {name: one for name, one in value.items() if isinstance(one, dict)}
+        for name, one in value.items():
+            if name not in agents:
+                yield f"{LOGIN}.{name}", one
+        if agents:
+            yield table.LOGIN_AGENTS.key, agents
 
 
 def _unknown_key(path: str, prefix: str, key: str, known: tuple[str, ...]) -> ConfigInvalidError:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar, cast
 
-from cagewrap import mountspec, values
+from cagewrap import loginspec, mountspec, values
 from cagewrap.errors import UsageError
-from cagewrap.model import Identity, Mount, NetworkMode, PortForward
+from cagewrap.model import AgentLogin, Identity, LoginMode, Mount, NetworkMode, PortForward
 from cagewrap.values import BadValueError, EnvEntry
 
 T = TypeVar("T")
@@ -144,6 +144,19 @@ IDLE_STOP: Setting[float] = Setting(
 KEEP_FOR: Setting[float] = Setting(
     "keep_for", "--keep-for", "TIME", Kind.VALUE, "CAGEWRAP_KEEP_FOR", values.parse_duration,
     30 * 86400.0, "how long an unused session is kept before gc deletes it: 30d, never")
+LOGIN: Setting[LoginMode] = Setting(
+    "login.mode", "--login", "MODE", Kind.VALUE, "CAGEWRAP_LOGIN", values.parse_login_mode,
+    LoginMode.AUTO, "how the agent is logged in: auto, access, broker, token, directory or none")
+LOGIN_CLAUDE: Setting[str] = Setting(
+    "login.claude", "", "PATH", Kind.VALUE, "", values.parse_path, "",
+    "the claude of this machine that renews the login")
+LOGIN_TOKEN_COMMAND: Setting[tuple[str, ...]] = Setting(
+    "login.token_command", "", "WORD", Kind.LIST, "", _each(values.parse_word), (),
+    "a command that prints the token", replaces=True)
+LOGIN_AGENTS: Setting[tuple[AgentLogin, ...]] = Setting(
+    "login.NAME", "", "TABLE", Kind.TABLE, "", _each(loginspec.parse_agent), (),
+    "an API that an agent reaches through the broker", pair=loginspec.agent_text,
+    is_sensitive=True)
 DRY_RUN: Setting[bool] = Setting(
     "dry_run", "--dry-run", "", Kind.SWITCH, "", values.parse_switch, False,  # noqa: FBT003
     "show what would be done, and do nothing", in_file=False)
@@ -160,6 +173,7 @@ SETTINGS: tuple[Setting[object], ...] = (
     MOUNT, HIDE, ENV, PASS_ENV, SECRET, SECRET_FILES,
     MEMORY, CPUS, PIDS, SHM_SIZE, DEVICE, PUBLISH, HOST_PORT, PODMAN_ARG,
     SHARE, SESSION_ENV, IDLE_STOP, KEEP_FOR,
+    LOGIN, LOGIN_CLAUDE, LOGIN_TOKEN_COMMAND, LOGIN_AGENTS,
 )  # fmt: skip
 ACTIONS: tuple[Setting[object], ...] = (DRY_RUN, VERBOSE, DEBUG)
 FLAGS: tuple[Setting[object], ...] = tuple(row for row in (*SETTINGS, *ACTIONS) if row.flag)

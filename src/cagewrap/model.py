@@ -21,6 +21,22 @@ class NetworkMode(Enum):
     NONE = "none"
 
 
+class LoginMode(Enum):
+    """How an agent gets a login; docs/how-to/log-in.md says what each leaves in the cage.
+
+    `access`: a file with cagewrap's own access token. `broker`: requests get the login outside.
+    `token`: a variable of the agent's. `directory`: one writable login directory for all cages.
+    `none`: nothing. `auto`: `access`, else `token`, else `none`.
+    """
+
+    ACCESS = "access"
+    BROKER = "broker"
+    TOKEN = "token"  # noqa: S105 - a word
+    DIRECTORY = "directory"
+    NONE = "none"
+    AUTO = "auto"
+
+
 @dataclass(frozen=True, slots=True)
 class Mount:
     """One bind mount. `source` may be "" only for `kind="tmpfs"` (an empty directory)."""
@@ -77,6 +93,41 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentLogin:
+    """`[login.NAME]`: an API that the broker reaches for an agent, and with which secret.
+
+    base_url: http(s), without a final slash; "" for the agent's usual one. paths: `METHOD /PATH`
+    below base_url, `*` at the end for all below; none: the agent's usual ones. header:
+    `name: value`, where `{secret}` stands for the secret. port: on the cage's loopback, 0 for any.
+    env: variables of the agent's, where `{url}` stands for the broker's address and
+    `{placeholder}` for what it takes for the secret. The secret: the file's content or what the
+    command prints; neither: that of the `[login]` table.
+    """
+
+    name: str
+    base_url: str = ""
+    paths: tuple[str, ...] = ()
+    header: str = ""
+    port: int = 0
+    env: tuple[tuple[str, str], ...] = ()
+    token_file: str = ""
+    token_command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoginSettings:
+    """The `[login]` table. claude: the program that renews the login, "" for the one found.
+
+    token_command: prints the token for the modes `token` and `broker`; () for the token file.
+    """
+
+    mode: LoginMode = LoginMode.AUTO
+    claude: str = ""
+    token_command: tuple[str, ...] = ()
+    agents: tuple[AgentLogin, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The settings in force: defaults < file < project table < environment < flags.
 
@@ -102,6 +153,7 @@ class Settings:
     session_env: tuple[str, ...]
     idle_stop_s: float
     keep_for_s: float
+    login: LoginSettings = LoginSettings()
 
 
 @dataclass(frozen=True, slots=True)

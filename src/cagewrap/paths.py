@@ -47,6 +47,20 @@ class Paths:
         """The private HOME of the cage `name`, on the host."""
         return os.path.join(self.cages_dir, name, "home")
 
+    def cage_login_dir(self, name: str) -> str:
+        """What the cage `name` sees at `auth.LOGIN_TARGET`: a login, or nothing."""
+        return os.path.join(self.cages_dir, name, "login")
+
+    @property
+    def login_dir(self) -> str:
+        """cagewrap's own login to Claude: of the owner alone, never mounted."""
+        return os.path.join(self.state_dir, "login", "claude")
+
+    @property
+    def shared_login_dir(self) -> str:
+        """The login directory that cages of mode `directory` share, and write to."""
+        return os.path.join(self.state_dir, "login", "shared", "claude")
+
     def log_file(self, name: str) -> str:
         """The keeper's log of the cage `name`."""
         return os.path.join(self.cages_dir, name, "keeper.log")

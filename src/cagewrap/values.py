@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cagewrap.errors import UnsupportedError
-from cagewrap.model import Identity, NetworkMode, PortForward
+from cagewrap.model import Identity, LoginMode, NetworkMode, PortForward
 
 NEVER = float("inf")
 MAX_SESSION_BYTES = 200
@@ -93,6 +93,11 @@ def parse_identity(text: str) -> Identity:
 def parse_network(text: str) -> NetworkMode:
     """`open` or `none`."""
     return NetworkMode(parse_choice(text, tuple(one.value for one in NetworkMode)))
+
+
+def parse_login_mode(text: str) -> LoginMode:
+    """`auto`, `access`, `broker`, `token`, `directory` or `none`."""
+    return LoginMode(parse_choice(text, tuple(one.value for one in LoginMode)))
 
 
 def parse_switch(text: str) -> bool:

@@ -18,7 +18,15 @@ from cagewrap.config import read_config, resolve
 from cagewrap.environment import DEFAULT_PASSED
 from cagewrap.errors import ConfigInvalidError, UnsupportedError
 from cagewrap.flags import parse_wrap_flags
-from cagewrap.model import Identity, NetworkMode, PortForward, Share
+from cagewrap.model import (
+    AgentLogin,
+    Identity,
+    LoginMode,
+    LoginSettings,
+    NetworkMode,
+    PortForward,
+    Share,
+)
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -88,6 +96,17 @@ KEY = "~/key"
 [share]
 git_identity = false
 ssh_agent = true
+[login]
+mode = "token"
+claude = "~/bin/claude"
+token_command = ["pass", "show", "claude"]
+[login.codex]
+base_url = "https://api.example.com/v1/"
+paths = ["POST /responses", "GET /models*"]
+header = "authorization: Bearer {secret}"
+port = 4000
+env = {OPENAI_BASE_URL = "{url}", OPENAI_API_KEY = "{placeholder}"}
+token_file = "~/.secrets/codex"
 """
 
 
@@ -116,8 +135,24 @@ def test_every_key_of_the_file(write):
     assert settings.share == Share(git_identity=False, ssh_agent=True)
     assert settings.session_env == ("SHROOMS_AGENT_SESSION",)
     assert (settings.idle_stop_s, settings.keep_for_s) == (math.inf, 7200)
-    keys = {row.key for row in flags.SETTINGS if row.in_file}
-    written = {line.partition(" ")[0].strip("[]") for line in WHOLE.splitlines()}
+    assert settings.login == LoginSettings(
+        mode=LoginMode.TOKEN,
+        claude="/home/me/bin/claude",
+        token_command=("pass", "show", "claude"),
+        agents=(
+            AgentLogin(
+                name="codex",
+                base_url="https://api.example.com/v1",
+                paths=("POST /responses", "GET /models*"),
+                header="authorization: Bearer {secret}",
+                port=4000,
+                env=(("OPENAI_BASE_URL", "{url}"), ("OPENAI_API_KEY", "{placeholder}")),
+                token_file="/home/me/.secrets/codex",
+            ),
+        ),
+    )
+    keys = {row.key.removeprefix("login.") for row in flags.SETTINGS if row.in_file}
+    written = {line.partition(" ")[0].strip("[]") for line in WHOLE.splitlines()} | {"NAME"}
     assert keys <= written, "this test must use every key"
 
 
@@ -128,6 +163,24 @@ def test_every_key_of_the_file(write):
         (b"image = '\xff'", "byte 9 is not UTF-8"),
         ("imgae = 'x'", "imgae is not a setting (did you mean image"),
         ("zzz = 1", "zzz is not a setting."),
+        ("login = 'access'", "login: must be a table: [login]"),
+        ("[login]\nmode = 'acces'", "login.mode = 'acces': must be one of"),
+        ("[login]\ntokn_command = ['x']", "did you mean login.token_command"),
+        ("[login]\ntoken_command = 'x'", "login.token_command = 'x': must be a list"),
+        ("[login]\nclaude = 'claude'", "must be an absolute path"),
+        ("[login.codex]\nbase = 1", "codex has the key 'base' (did you mean base_url?)"),
+        ("[login.codex]\npaths = []", "codex needs base_url"),
+        ("[login.claude]\npaths = ['/v1']", "claude: a path must be METHOD /PATH"),
+        ("[login.claude]\npaths = ['GET /v1/../x']", "claude: a path must be METHOD /PATH"),
+        ("[login.claude]\nbase_url = 'api.example.com'", "base_url must be a URL"),
+        ("[login.claude]\nbase_url = 'https://a@b/'", "base_url must be a URL"),
+        ("[login.claude]\nheader = 'x-key: 1'", "header must be such as"),
+        ("[login.claude]\nport = '80'", "claude: port must be a number"),
+        ("[login.claude]\nenv = {HOME = 'x'}", "names HOME, which cagewrap sets itself"),
+        (
+            "[login.claude]\ntoken_file = '/a'\ntoken_command = ['b']",
+            "claude has token_file and token_command",
+        ),
         ("session = 'x'", "session is given by --session or CAGEWRAP_SESSION, not in the file"),
         ("dry_run = true", "dry_run is given by --dry-run, not in the file"),
         ("image = 3", "image = 3: must be a text in quotes"),

@@ -7,6 +7,7 @@ import os
 
 import click
 
+from cagewrap import loginspec
 from cagewrap.config import read_config, resolve
 from cagewrap.environment import is_secret_name
 from cagewrap.flags import SETTINGS, FlagValues
@@ -87,6 +88,10 @@ def show_settings(settings: Settings) -> dict[str, object]:
         "session_env": list(settings.session_env),
         "idle_stop": _duration(settings.idle_stop_s),
         "keep_for": _duration(settings.keep_for_s),
+        "login.mode": settings.login.mode.value,
+        "login.claude": settings.login.claude,
+        "login.token_command": list(settings.login.token_command),
+        "login.NAME": {one.name: loginspec.shown(one) for one in settings.login.agents},
     }
 
 
