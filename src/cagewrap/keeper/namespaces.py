@@ -80,11 +80,23 @@ def run_inside(init_pid: int, kinds: tuple[str, ...], work: Callable[[], bytes])
     kinds: names below `/proc/PID/ns` to enter beside the user namespace, such as ("mnt",).
     Raises OSError with the child's text when it failed.
     """
+
+    def inside() -> bytes:
+        _enter(init_pid, kinds)
+        return work()
+
+    return run_in_child(inside)
+
+
+def run_in_child(work: Callable[[], bytes]) -> bytes:
+    """Do `work` in a child process, which may enter namespaces, and return what it returned.
+
+    Raises OSError with the child's text when it failed.
+    """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
         try:
-            _enter(init_pid, kinds)
             answer = b"+" + work()
         except BaseException as error:  # noqa: BLE001 - nothing may escape into the parent's code
             answer = b"-" + str(error).encode()

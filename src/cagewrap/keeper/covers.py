@@ -1,0 +1,111 @@
+"""Mounting a directory of the host's into a container that runs already.
+
+A process in podman's user namespace clones a mount of the directory (in a mount namespace of its
+own, where it may), enters the container's mount namespace, and attaches the clone there. Nothing
+is added to the container, and nothing inside can take the mount away: that needs CAP_SYS_ADMIN,
+which no cage has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cagewrap.keeper import namespaces
+
+_OPEN_TREE, _MOVE_MOUNT = 428, 429  # the same on every architecture
+_OPEN_TREE_CLONE = 1  # include/uapi/linux/mount.h
+_EMPTY_PATHS = 0x04 | 0x40  # MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
+_AT_EMPTY_PATH = 0x1000
+_CLONE_NEWNS = 0x20000
+_MS_REC, _MS_PRIVATE = 0x4000, 0x40000
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+Identity = tuple[int, int]
+"""Device and inode."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """One directory to be seen at a place of the container instead of what lies there.
+
+    source: a directory of the host's. target: the place inside. over: what lies there now; with
+    anything else there (a mount of the owner's, another cover) nothing is done.
+    """
+
+    source: str
+    target: str
+    over: Identity
+
+
+def identity(path: str) -> Identity:
+    """Of what lies at a path, a symlink being itself; (0, 0) for nothing."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return (0, 0)
+    return (found.st_dev, found.st_ino)
+
+
+def attach(init_pid: int, covers: Sequence[Cover]) -> list[Identity]:
+    """Mount each where it is not yet, and say what is seen at each target then ((0, 0): nothing).
+
+    Raises OSError when one could not be mounted.
+    """
+    user = namespaces.podman_user_namespace(init_pid)
+    try:
+        mounts = os.open(f"/proc/{init_pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            answer = namespaces.run_in_child(lambda: _attach_all(user, mounts, covers))
+        finally:
+            os.close(mounts)
+    finally:
+        os.close(user)
+    return [(int(device), int(inode)) for device, inode in json.loads(answer)]
+
+
+def _attach_all(user: int, mounts: int, covers: Sequence[Cover]) -> bytes:
+    namespaces.enter(user)
+    _check(_libc.unshare(_CLONE_NEWNS))
+    _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
+    clones = [_clone(cover.source) for cover in covers]
+    namespaces.enter(mounts)
+    return json.dumps(
+        [_attach(clone, cover) for clone, cover in zip(clones, covers, strict=True)]
+    ).encode()
+
+
+def _clone(source: str) -> int:
+    fd = os.open(source, _DIRECTORY)
+    try:
+        flags = _OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC
+        return _check(_libc.syscall(_OPEN_TREE, fd, b"", flags))
+    finally:
+        os.close(fd)
+
+
+def _attach(clone: int, cover: Cover) -> Identity:
+    """By descriptors: what an agent puts in the place meanwhile is not mounted over."""
+    try:
+        target = os.open(cover.target, _DIRECTORY)
+    except OSError:
+        return identity(cover.target)
+    try:
+        found = os.fstat(target)
+        if (found.st_dev, found.st_ino) == cover.over:
+            _check(_libc.syscall(_MOVE_MOUNT, clone, b"", target, b"", _EMPTY_PATHS))
+    finally:
+        os.close(target)
+    return identity(cover.target)
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return int(result)
