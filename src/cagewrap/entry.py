@@ -37,10 +37,16 @@ def main() -> None:
 
 
 def internal() -> None:
-    """Run a keeper: `keeper FD`. Started by a shim; nobody else has a use for it."""
+    """Run a process of cagewrap's own: `keeper FD`, started by a shim, or `refresh CLAUDE`, by a
+    keeper. Nobody else has a use for them."""
+    verb, word = sys.argv[-2:]
+    if verb == "refresh":
+        from cagewrap.refresh import main as refresh_main
+
+        os._exit(refresh_main(word))
     from cagewrap.keeper.main import main as keeper_main
 
-    keeper_main(int(sys.argv[-1]))
+    keeper_main(int(word))
     os._exit(0)
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from cagewrap import cage, proc, sessions, warm
+from cagewrap import auth, cage, proc, sessions, warm
 from cagewrap.ahead import Ahead
 from cagewrap.childenv import search_path
 from cagewrap.config import read_config, resolve
@@ -25,7 +25,7 @@ from cagewrap.errors import (
 from cagewrap.flags import FlagValues, parse_wrap_flags
 from cagewrap.keeper.leftovers import kill_leftovers
 from cagewrap.keepersocket import try_connect
-from cagewrap.model import CageSpec, EnvPolicy, Owner, PortForward, Settings
+from cagewrap.model import CageSpec, LoginMode, Owner, PortForward, Settings
 from cagewrap.mounts import build_mount_plan, empty_file
 from cagewrap.paths import Paths, paths_from_env
 from cagewrap.project import Project, caller_cwd, find_project
@@ -77,7 +77,7 @@ def _prepare(
         _show(plan)
     record = choose_session(plan, command)
     connection = connect(plan.paths, record.name, ahead)
-    policy = _policy(plan.settings.env)
+    policy = _policy(plan.settings)
     ticket = warm.Ticket(os.fsencode(plan.paths.socket_file(record.name)), policy)
     if not record.rm:
         raw_flags = [os.fsencode(flag) for flag in flags]
@@ -97,7 +97,7 @@ def prepare_named(name: str) -> tuple[warm.Ticket, socket.socket]:
     config = read_config(paths.config_file)
     settings = resolve(config, project=record.project, env=env, flags=FlagValues()).settings
     path = os.fsencode(paths.socket_file(name))
-    return warm.Ticket(path, _policy(settings.env)), connect(paths, name)
+    return warm.Ticket(path, _policy(settings)), connect(paths, name)
 
 
 def make_plan(flags: list[str]) -> tuple[Plan, bytes]:
@@ -126,6 +126,8 @@ def make_plan(flags: list[str]) -> tuple[Plan, bytes]:
 def choose_session(plan: Plan, command: list[str]) -> Record:
     """The session for this command: found, found under its old name, or made."""
     paths, settings, project = plan.paths, plan.settings, plan.project.path
+    if settings.login.mode is LoginMode.DIRECTORY:
+        sessions.make_private(paths.shared_login_dir)
     with sessions.locked(sessions.registry_lock(paths)):
         records = sessions.list_records(paths)
         found = None if settings.rm else sessions.find_record(records, project, settings.session)
@@ -149,6 +151,7 @@ def _make_session(plan: Plan, taken: set[str]) -> Record:
         salt += "+"
         name = cage.cage_name(project, settings.session, salt)
     sessions.make_private(plan.paths.home_dir(name))
+    sessions.make_private(plan.paths.cage_login_dir(name))
     record = build_record(plan, name, sessions.now())
     _seed_home(plan, name)
     sessions.write_record(plan.paths, record)
@@ -349,13 +352,15 @@ def _seed_home(plan: Plan, name: str) -> None:
         file.write(render_gitconfig(*identity))
 
 
-def _policy(policy: EnvPolicy) -> list[list[bytes]]:
-    """The sections of a request that say what of the environment passes."""
+def _policy(settings: Settings) -> list[list[bytes]]:
+    """The sections of a request that say what of the environment passes, and which login."""
+    policy = settings.env
     return [
         [os.fsencode(name) for name in policy.passed],
         [os.fsencode(f"{name}={value}") for name, value in policy.fixed],
         [os.fsencode(name) for name in policy.secret_names],
         [os.fsencode(f"{name}={path}") for name, path in policy.secret_files],
+        [auth.pack(settings.login)],
     ]
 
 

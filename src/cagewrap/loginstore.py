@@ -123,6 +123,11 @@ class LoginStore:
             self._cached = at, parse_credentials(content) if content else None
         return self._cached[1]
 
+    @property
+    def stamp(self) -> Stamp:
+        """Of the file that `read` has read last."""
+        return self._cached[0]
+
     def read_token(self) -> str:
         """The token; "" when there is none."""
         return (read_private(self.token_file) or b"").decode(errors="replace").strip()
@@ -212,8 +217,11 @@ def _unsafe(path: str) -> CagewrapError:
     return DirectoryError(f"{path} is a login, and not a file of yours alone.", f"chmod 600 {path}")
 
 
-def replace_file(path: str, content: bytes) -> None:
-    """Write a file of the owner alone so that a reader sees the old content or the new."""
+def replace_file(path: str, content: bytes, *, lasting: bool = True) -> None:
+    """Write a file of the owner alone so that a reader sees the old content or the new.
+
+    lasting: it must survive a power cut.
+    """
     temporary = f"{path}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
@@ -221,5 +229,6 @@ def replace_file(path: str, content: bytes) -> None:
     with open(fd, "wb") as file:
         file.write(content)
         file.flush()
-        os.fsync(fd)
+        if lasting:
+            os.fsync(fd)
     os.replace(temporary, path)

@@ -229,6 +229,7 @@ class Sessions:
         elif keeps:
             layer = record.layer_image
         self._remove_container(record.name)
+        sessions.make_private(self.paths.cage_login_dir(record.name))
         args = record.wanted_args or record.run_args
         image = layer or record.wanted_image or record.image
         changed = replace(

@@ -79,6 +79,24 @@ def run(argv: Sequence[str], *, env: Mapping[str, str], cwd: str = "/") -> int:
             raise
 
 
+def start(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: str, stdin: int
+) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own and let it run. What it prints is thrown away."""
+    try:
+        return subprocess.Popen(
+            list(argv),
+            stdin=stdin,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=cwd,
+            env=child_environment(env),
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise missing_program(argv[0]) from error
+
+
 def replace(argv: Sequence[str], *, env: Mapping[str, str]) -> None:
     """Become another program."""
     os.execvpe(argv[0], list(argv), child_environment(env))  # noqa: S606

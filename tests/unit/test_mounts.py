@@ -23,7 +23,9 @@ def asked(source: Path | str, target: str = "", *, readonly: bool = True) -> Mou
 
 
 def test_plan_of_a_plain_project(machine: Machine) -> None:
+    login = os.path.join(os.path.dirname(machine.home_dir), "login")
     assert machine.plan().mounts == (
+        Mount(login, "/run/cagewrap/login", readonly=True, why="login"),
         Mount(machine.home_dir, str(machine.home), readonly=False, why="private HOME"),
         Mount(str(machine.project), str(machine.project), readonly=False, why="project"),
     )
@@ -53,6 +55,7 @@ def test_plan_with_a_symlinked_home(machine: Machine) -> None:
         machine.home / ".local/state/cagewrap/cages/cagewrap-proj-12345678/home"
     )
     assert {mount.target: mount.source for mount in machine.plan().mounts} == {
+        "/run/cagewrap/login": os.path.join(os.path.dirname(private), "login"),
         str(link): private,
         str(machine.home): private,
         str(link / "src/proj"): str(machine.project),
@@ -162,7 +165,7 @@ def test_refuses_a_target_that_covers_home_or_project(machine: Machine) -> None:
 def test_allows_the_parent_of_the_project_at_its_own_place(machine: Machine) -> None:
     src = machine.home / "src"
     found = machine.targets(settings(mounts=(asked(src),)))
-    assert found == [str(machine.home), str(src), str(machine.project)]
+    assert found[1:] == [str(machine.home), str(src), str(machine.project)]
 
 
 def test_refuses_two_mounts_at_one_target_and_names_both(machine: Machine) -> None:
@@ -222,6 +225,7 @@ def test_sources_are_checked_again(machine: Machine) -> None:
     data = machine.project / "data"
     data.mkdir()
     Path(machine.home_dir).mkdir(parents=True)
+    Path(machine.home_dir).with_name("login").mkdir()
     mounts = machine.plan(settings(mounts=(asked(data, "/srv/data"),))).mounts
     check_sources(mounts)
     data.rmdir()

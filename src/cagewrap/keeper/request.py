@@ -26,6 +26,7 @@ class Request:
     """What a shim asks for.
 
     is_relayed: the shim stands between the agent and a terminal. terminal: None for streams.
+    login: the settings of its login, as `auth.pack` makes them.
     """
 
     argv: tuple[bytes, ...]
@@ -37,12 +38,15 @@ class Request:
     fixed: tuple[tuple[str, str], ...]
     secret_names: tuple[str, ...]
     secret_files: tuple[tuple[str, str], ...]
+    login: bytes = b""
 
 
 def parse_request(body: bytes) -> Request:
     """Read a request's body. Raises KeeperError when it is not one."""
     try:
-        head, argv, env, (cwd,), passed, fixed, names, files = protocol.unpack_sections(body)
+        head, argv, env, (cwd,), passed, fixed, names, files, (login,) = protocol.unpack_sections(
+            body
+        )
         terminal = parse_terminal(head[1:]) if head[0] == protocol.MODE_TERMINAL else None
     except ValueError as error:
         raise KeeperError("The keeper was sent a request it cannot read.", "") from error
@@ -58,6 +62,7 @@ def parse_request(body: bytes) -> Request:
         fixed=tuple(_text_pair(entry) for entry in fixed),
         secret_names=tuple(_texts(names)),
         secret_files=tuple(_text_pair(entry) for entry in files),
+        login=login,
     )
 
 

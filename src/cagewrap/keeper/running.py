@@ -10,6 +10,7 @@ from cagewrap.keeper import cgroups, guest, handover, namespaces
 from cagewrap.keeper.care import Care
 from cagewrap.keeper.container import Container
 from cagewrap.keeper.launcher import Inside, Launcher, look_inside
+from cagewrap.keeper.login import Login
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.message import Message
 from cagewrap.keeper.ports import Ports
@@ -54,7 +55,8 @@ class Running:
         self.message_parent = self._take_cgroup(inside) if inside.own_cgroup else our_cgroup
         self.upkeep = Upkeep(record, pid)
         self.ports = Ports(loop, record.name, pid)
-        self.cares: tuple[Care, ...] = ()
+        self.login = Login(loop, record, paths, log)
+        self.cares: tuple[Care, ...] = (self.login,)
 
     def open_ports(self, note: Callable[[str], None]) -> None:
         """Open the ports of the record. One of the host's that is taken is told, and left out."""

@@ -1,0 +1,267 @@
+"""The login of a cage's messages: a file or a variable for each, and renewing it in time.
+
+The decision is `auth.plan_login`'s, made for each message anew. In mode `access` the cage sees one
+file, written here whenever the login on the host has changed, with the access token alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+
+from cagewrap import auth
+from cagewrap.auth import Plan, Source
+from cagewrap.environment import build_pass_rules
+from cagewrap.errors import CagewrapError, SessionError, UnsupportedError
+from cagewrap.keeper.care import Care, Note
+from cagewrap.keeper.loop import Loop
+from cagewrap.keeper.refreshing import Refresher
+from cagewrap.keeper.request import Request
+from cagewrap.keeper.tokens import TokenCommand
+from cagewrap.loginstore import CREDENTIALS, EARLY_S, LoginStore, Stamp, replace_file
+from cagewrap.model import LoginMode, LoginSettings
+from cagewrap.paths import Paths
+from cagewrap.sessions import Record
+
+HAS_BROKER = False
+WAIT_S = 90.0
+"""How long a message waits for a login that has ended to be renewed."""
+
+
+class Login(Care):
+    """Logs the messages of one cage in."""
+
+    def __init__(
+        self, loop: Loop, record: Record, paths: Paths, log: Callable[[str], None]
+    ) -> None:
+        """Removes what a keeper that was killed has left in the cage's login directory."""
+        self.store = LoginStore(paths)
+        self.refresher = Refresher(loop, self.store, log)
+        self._loop = loop
+        self._record = record
+        self._log = log
+        self._home_dir = paths.home_dir(record.name)
+        self._targets = {target for _, target in record.binds}
+        self._published = os.path.join(paths.cage_login_dir(record.name), CREDENTIALS)
+        self._marker = os.path.join(paths.cage_dir(record.name), "login-told")
+        self._published_stamp: Stamp = (0, 0, 0)
+        self._users: set[int] = set()
+        self._last: tuple[LoginSettings, Mapping[bytes, bytes]] = (LoginSettings(), {})
+        self._settings: tuple[bytes, LoginSettings] = (b"", LoginSettings())
+        self._commands: dict[tuple[str, ...], TokenCommand] = {}
+        self._told: set[str] = set()
+        self._unpublish()
+
+    # -- a message -----------------------------------------------------------------------------
+
+    def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:
+        """See that the login the message gets is there, and good for a while."""
+        self._before(request, note, ready, may_wait=True)
+
+    def _before(
+        self, request: Request, note: Note, ready: Callable[[], None], *, may_wait: bool
+    ) -> None:
+        settings, plan = self._read_settings(request), self.plan(request)
+        self._check_mounts(plan)
+        if plan.source is Source.NOTHING:
+            self._tell_missing(request, plan, note)
+        if plan.mode is LoginMode.ACCESS and plan.source is Source.LOGIN:
+            self._before_access(request, note, ready, may_wait=may_wait)
+        else:
+            if not self._users:
+                self._unpublish()
+            if plan.mode is LoginMode.TOKEN and plan.source is Source.TOKEN_COMMAND:
+                self._before_token(settings, note, ready)
+            else:
+                ready()
+
+    def environment(self, request: Request, env: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+        """The variable with the login, or where it is."""
+        settings = self._read_settings(request)
+        plan = auth.plan_login(settings, self.store.look(time.time(), auth.find_own(env)))
+        if plan.mode is LoginMode.DIRECTORY:
+            return {_encoded(auth.DIRECTORY_VARIABLE): _encoded(auth.SHARED_TARGET)}
+        if plan.source is Source.NOTHING:
+            return {}
+        if plan.mode is LoginMode.ACCESS:
+            self._users.add(id(request))
+            return {_encoded(auth.DIRECTORY_VARIABLE): _encoded(auth.LOGIN_TARGET)}
+        if plan.mode is LoginMode.TOKEN:
+            token = self._token(settings, plan.source)
+            name = auth.token_variable(token)
+            return {_encoded(name): _encoded(token)} if name else {}
+        return {}
+
+    def after(self, request: Request, note: Note) -> None:  # noqa: ARG002
+        """The file stays as long as the cage runs: what the agent left behind may need it."""
+        self._users.discard(id(request))
+
+    def poll(self) -> None:
+        """Renew in time, and pass on what was renewed."""
+        if self._published_stamp == (0, 0, 0):
+            return
+        try:
+            self._publish()
+            self._renew_if_early()
+        except (OSError, CagewrapError) as error:
+            self._say_once(f"the login cannot be handed over: {error}", self._log)
+
+    def close(self) -> None:
+        """Leave no token behind."""
+        self._unpublish()
+
+    def plan(self, request: Request) -> Plan:
+        """What a message gets."""
+        found = self.store.look(time.time(), self._own(request))
+        return auth.plan_login(self._read_settings(request), found)
+
+    # -- mode access ---------------------------------------------------------------------------
+
+    def _before_access(
+        self, request: Request, note: Note, ready: Callable[[], None], *, may_wait: bool
+    ) -> None:
+        self._last = self._read_settings(request), request.env
+        found = self.store.read()
+        is_ended = found is None or found.expires_at <= time.time()
+        if is_ended and may_wait and self.refresher.may_begin:
+            self._wait(request, note, ready)
+            return
+        if is_ended:
+            detail = self.store.read_status().detail or "it takes too long"
+            self._say_once(
+                f"cagewrap's login has expired and could not be renewed now: {detail}. "
+                "`cagewrap login status` says more, and `cagewrap login --token` takes a token",
+                note,
+            )
+        self._publish()
+        self._renew_if_early()
+        ready()
+
+    def _wait(self, request: Request, note: Note, ready: Callable[[], None]) -> None:
+        """Go on once the login is renewed, or when that takes too long."""
+        self.refresher.begin(self._last[0].claude, self._last[1])
+        is_over = False
+
+        def go_on() -> None:
+            nonlocal is_over
+            if is_over:
+                return
+            is_over = True
+            timer.cancel()
+            try:
+                self._before(request, note, ready, may_wait=False)
+            except (OSError, CagewrapError) as error:
+                note(f"the login cannot be handed over: {error}")
+                ready()
+
+        timer = self._loop.later(WAIT_S, go_on)
+        self.refresher.when_done(go_on)
+
+    def _renew_if_early(self) -> None:
+        found = self.store.read()
+        if found is None or found.expires_at - time.time() > EARLY_S:
+            return
+        if not self.store.is_dead(found):
+            self.refresher.begin(self._last[0].claude, self._last[1])
+
+    def _publish(self) -> None:
+        """Write the cage's file, if the login on the host is another one now."""
+        found = self.store.read()
+        if found is None:
+            self._unpublish()
+        elif self._published_stamp != self.store.stamp:
+            replace_file(self._published, found.for_agent(), lasting=False)
+            self._published_stamp = self.store.stamp
+
+    def _unpublish(self) -> None:
+        self._published_stamp = (0, 0, 0)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(self._published)
+
+    # -- mode token ----------------------------------------------------------------------------
+
+    def _before_token(self, settings: LoginSettings, note: Note, ready: Callable[[], None]) -> None:
+        command = self._command(settings.token_command)
+
+        def fetched() -> None:
+            if not command.value:
+                note(f"no login: {command.problem}")
+            elif not auth.token_variable(command.value):
+                note("no login: what the token command printed begins like no token of Anthropic's")
+            ready()
+
+        command.fetch(fetched)
+
+    def _command(self, argv: tuple[str, ...]) -> TokenCommand:
+        if argv not in self._commands:
+            self._commands[argv] = TokenCommand(self._loop, argv)
+        return self._commands[argv]
+
+    def _token(self, settings: LoginSettings, source: Source) -> str:
+        if source is Source.TOKEN_COMMAND:
+            return self._command(settings.token_command).value
+        return self.store.read_token()
+
+    # -- what is wanted, and what is said ------------------------------------------------------
+
+    def _read_settings(self, request: Request) -> LoginSettings:
+        if self._settings[0] != request.login:
+            self._settings = request.login, auth.unpack(request.login)
+        return self._settings[1]
+
+    def _own(self, request: Request) -> str:
+        """The variable with a login that the owner gives the agent, or ""."""
+        given = {name: "secret" for name, _ in request.secret_files}
+        given |= dict((*self._record.fixed_env, *request.fixed))
+        own = {name.encode(): value.encode(errors="replace") for name, value in given.items()}
+        there = {name: value for name, value in request.env.items() if name in _OWN and value}
+        if there:
+            rules = build_pass_rules((*request.passed, *request.secret_names))
+            own |= {name: value for name, value in there.items() if rules.passes(name)}
+        return auth.find_own(own)
+
+    def _check_mounts(self, plan: Plan) -> None:
+        """Raise SessionError when the cage was made without the place for such a login."""
+        if plan.mode is LoginMode.BROKER and not HAS_BROKER:
+            raise UnsupportedError(
+                "The login mode broker is not there yet.", "cagewrap --login access -- …"
+            )
+        wanted = ""
+        if plan.mode is LoginMode.DIRECTORY:
+            wanted = auth.SHARED_TARGET
+        elif plan.mode is LoginMode.ACCESS and plan.source is Source.LOGIN:
+            wanted = auth.LOGIN_TARGET
+        if wanted and wanted not in self._targets:
+            raise SessionError(
+                f"The cage {self._record.name} was made without a place for a login of the mode "
+                f"{plan.mode.value}.",
+                f"cagewrap recreate {self._record.name}",
+            )
+
+    def _tell_missing(self, request: Request, plan: Plan, note: Note) -> None:
+        """Once for a session, and only where a login was likely expected."""
+        is_claude = os.path.basename(request.argv[0]).startswith(b"claude")
+        is_asked = self._read_settings(request).mode is not LoginMode.AUTO
+        if not plan.hint or not (is_claude or is_asked) or self._has_login_inside():
+            return
+        with contextlib.suppress(FileExistsError):
+            if "ended" not in plan.why:  # a login that ends is told again, by each keeper
+                os.close(os.open(self._marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            self._say_once(f"not logged in: {plan.why}; `{plan.hint}` makes one", note)
+
+    def _has_login_inside(self) -> bool:
+        return os.path.lexists(os.path.join(self._home_dir, ".claude", CREDENTIALS))
+
+    def _say_once(self, text: str, note: Note) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            note(text)
+
+
+_OWN = frozenset(name.encode() for name in auth.OWN_VARIABLES)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
