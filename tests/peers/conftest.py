@@ -68,10 +68,20 @@ def direct(tmp_path: Path, project: Path, env: dict[str, str]) -> places.Direct:
 
 
 @pytest.fixture
+def programs() -> tuple[Path, ...]:
+    """The directories of programs that the cage gets. Tests of other agents have their own."""
+    return (places.CLAUDE.parent,)
+
+
+@pytest.fixture
 def caged(
-    tmp_path: Path, project: Path, env: dict[str, str], api: MockApi
+    tmp_path: Path,
+    project: Path,
+    env: dict[str, str],
+    api: MockApi,
+    programs: tuple[Path, ...],
 ) -> Iterator[places.Caged]:
-    place = places.caged(tmp_path / "claude-caged", project, env, api.port)
+    place = places.caged(tmp_path / "claude-caged", project, env, api.port, programs)
     yield place
     place.cagewrap("rm")
 

@@ -377,6 +377,11 @@ class MockApi:
         return [request for request in self.requests if request.route == "/v1/messages"]
 
     @property
+    def turns(self) -> list[Request]:
+        """Those of the conversation itself, not the agent's own questions, such as for a title."""
+        return [request for request in self.messages if request.body.get("tools")]
+
+    @property
     def faults(self) -> list[str]:
         with self._server.lock:
             return list(self._server.faults)

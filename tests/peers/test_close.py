@@ -11,21 +11,8 @@ from pathlib import Path
 
 import pytest
 from driving import Callbacks, ask, connected, drive, eventually
-from places import Caged, Place, arguments, wait_until
-
-HANGING = "@@bash tail -f /dev/null"
-HANGS_S = 20
-GONE_S = 2
-
-
-def hangs(place: Place) -> bool:
-    """Whether the tool that never ends is running."""
-    return any(arguments(pid)[:2] == ["tail", "-f"] for pid in place.processes())
-
-
-def assert_nothing_left(place: Place, but: frozenset[int] = frozenset()) -> None:
-    gone = wait_until(lambda: place.processes() <= but, GONE_S)
-    assert gone, [arguments(pid) for pid in place.processes() - but]
+from endings import HANGING, HANGS_S, assert_nothing_left, hangs
+from places import Caged, Place, wait_until
 
 
 def test_close_on_a_hanging_tool(place: Place, callbacks: Callbacks) -> None:
