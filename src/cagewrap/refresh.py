@@ -17,7 +17,7 @@ import select
 import shutil
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from cagewrap import proc, sessions
@@ -45,6 +45,8 @@ _POLL_S = 0.1
 _RENEWAL_S = 75.0
 """How long claude may take: 30 s for the request, 10 s for the profile, 8 s for a lock, and as
 much again."""
+_QUIET_S = 5.0
+_CLAUDES_LOCK = ".oauth_refresh.lock"
 _HOLD_S = 100.0
 _LEAVE_S = 30.0
 _LOCK_S = 120.0
@@ -178,11 +180,7 @@ class Renewal:
         os.close(reading)
         holder = _hold_open(child.pid)
         try:
-            deadline = time.monotonic() + _RENEWAL_S
-            while time.monotonic() < deadline and child.poll() is None:
-                if self._copied_token() not in (None, found.access_token):
-                    break
-                time.sleep(_POLL_S)
+            self._wait_for_token(child.poll, found)
         finally:
             os.close(writing)
             os.kill(holder, signal.SIGKILL)
@@ -193,6 +191,25 @@ class Renewal:
         if child.poll() is None:
             child.kill()
             child.wait()
+
+    def _wait_for_token(self, ended: Callable[[], int | None], found: Credentials) -> None:
+        """Until there is one, or claude has given up: it holds its lock while it asks, and making
+        and removing that shows on the directory. It is not to be stopped while it asks."""
+        lock = os.path.join(self._login, _CLAUDES_LOCK)
+        untouched = os.stat(self._login).st_mtime_ns
+        deadline = time.monotonic() + _RENEWAL_S
+        quiet_since = 0.0
+        while time.monotonic() < deadline and ended() is None:
+            if self._copied_token() not in (None, found.access_token):
+                return
+            has_begun = os.stat(self._login).st_mtime_ns != untouched
+            if not has_begun or os.path.lexists(lock):
+                quiet_since = 0.0
+            elif not quiet_since:
+                quiet_since = time.monotonic()
+            elif time.monotonic() - quiet_since > _QUIET_S:
+                return
+            time.sleep(_POLL_S)
 
     def _copied_token(self) -> str | None:
         """None when it cannot be read at this moment."""

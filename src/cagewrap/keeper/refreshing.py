@@ -42,6 +42,9 @@ class Refresher:
         """
         if not self.may_begin or self._is_running:
             return
+        self._start(claude, env, tries=2)
+
+    def _start(self, claude: str, env: Mapping[bytes, bytes], tries: int) -> None:
         names = [name for name in PASSED_ON if name.encode() in env]
         passed = {name: os.fsdecode(env[name.encode()]) for name in names}
         argv = ahead.self_command("refresh", claude)
@@ -57,7 +60,15 @@ class Refresher:
             self._log(f"the login cannot be renewed: {error}")
             return
         self._is_running = True
-        self._loop.on_end(pid, self._ended)
+
+        def ended(status: int) -> None:
+            self._is_running = False
+            if os.WIFSIGNALED(status) and tries > 1:  # its claude goes on; the next waits for that
+                self._start(claude, env, tries - 1)
+            if not self._is_running:
+                self._ended(status)
+
+        self._loop.on_end(pid, ended)
 
     def when_done(self, done: Callable[[], None]) -> None:
         """Call `done` once the renewal under way has ended, or soon if there is none."""
@@ -67,7 +78,6 @@ class Refresher:
             self._loop.later(0, done)
 
     def _ended(self, status: int) -> None:
-        self._is_running = False
         self._last = time.monotonic()
         found = self._store.read_status()
         self._log(f"login: renewing ended with {os.waitstatus_to_exitcode(status)} {found.detail}")
