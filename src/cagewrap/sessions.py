@@ -160,7 +160,8 @@ def find_record(records: list[Record], project: str, session: str) -> Record | N
 def find_conversation(
     paths: Paths, records: list[Record], project: str, conversation: str
 ) -> Record | None:
-    """The one session of a project whose private HOME knows a conversation of Claude's."""
+    """The one session of a project that a conversation of Claude's is of: its private HOME knows
+    it, and did not only get it from the host."""
     if not conversation or "/" in conversation:
         return None
     knowing = [
@@ -169,6 +170,7 @@ def find_conversation(
         if record.project == project
         and not record.rm
         and _knows(paths.home_dir(record.name), conversation)
+        and conversation not in _brought(paths, record.name)
     ]
     return knowing[0] if len(knowing) == 1 else None
 
@@ -364,6 +366,22 @@ def _frozen(value: Any) -> Any:  # noqa: ANN401 - JSON's own shape
 
 def _state_file(paths: Paths, name: str) -> str:
     return os.path.join(paths.cage_dir(name), "state.json")
+
+
+def conversations_file(paths: Paths, name: str) -> str:
+    """What a keeper writes down about Claude's conversations in its cage."""
+    return os.path.join(paths.cage_dir(name), "conversations.json")
+
+
+def _brought(paths: Paths, name: str) -> list[str]:
+    """The conversations that a cage has from the host, and has not gone on with."""
+    try:
+        with open(conversations_file(paths, name), encoding="utf-8") as file:
+            value = json.load(file)
+    except (OSError, ValueError):
+        return []
+    brought = value.get("brought") if isinstance(value, dict) else None
+    return brought if isinstance(brought, list) else []
 
 
 def _knows(home: str, conversation: str) -> bool:

@@ -9,6 +9,7 @@ from cagewrap.errors import CagewrapError, KeeperError, SessionError
 from cagewrap.keeper import cgroups, guest, handover, namespaces
 from cagewrap.keeper.care import Care
 from cagewrap.keeper.container import Container
+from cagewrap.keeper.conversations import Conversations
 from cagewrap.keeper.launcher import Inside, Launcher, look_inside
 from cagewrap.keeper.login import Login
 from cagewrap.keeper.loop import Loop
@@ -56,7 +57,7 @@ class Running:
         self.upkeep = Upkeep(record, pid)
         self.ports = Ports(loop, record.name, pid)
         self.login = Login(loop, record, paths, log)
-        self.cares: tuple[Care, ...] = (self.login,)
+        self.cares: tuple[Care, ...] = (self.login, Conversations(record, paths, log))
 
     def open_ports(self, note: Callable[[str], None]) -> None:
         """Open the ports of the record. One of the host's that is taken is told, and left out."""

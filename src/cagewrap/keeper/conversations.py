@@ -1,0 +1,163 @@
+"""Claude's conversations of the project, the same on the host and in the cage."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+
+from cagewrap import protected, sessions
+from cagewrap.exchange import Exchange
+from cagewrap.keeper.care import Care, Note
+from cagewrap.keeper.request import Request
+from cagewrap.paths import Paths
+from cagewrap.sessions import Record
+from cagewrap.twins import Twins, read_positions
+
+BEFORE_S = 0.5
+"""How long a message waits for conversations to come in; the rest comes while it runs."""
+POLL_S = 0.02
+END_S = 5.0
+MAX_CWDS = 50
+
+
+class Conversations(Care):
+    """Carries them before a message, while it runs, and before anyone hears that it ended."""
+
+    def __init__(self, record: Record, paths: Paths, log: Callable[[str], None]) -> None:
+        """Reads how far an earlier keeper came."""
+        self._record = record
+        self._home = paths.home_dir(record.name)
+        self._file = sessions.conversations_file(paths, record.name)
+        self._log = log
+        kept = _read(self._file)
+        positions = kept.get("positions")
+        brought = kept.get("brought")
+        self._positions = {
+            projects_dir: read_positions(value if isinstance(value, dict) else {})
+            for projects_dir, value in (positions if isinstance(positions, dict) else {}).items()
+        }
+        self._brought = {str(one) for one in brought} if isinstance(brought, list) else set()
+        self._written = set(self._brought)
+        self._exchanges: dict[str, Exchange] = {}
+        self._cwds: dict[str, None] = {}
+        self._said: set[str] = set()
+        self._failed = False
+        trees = [target for source, target in record.binds if source == record.project]
+        self._trees = tuple(dict.fromkeys((record.project, *trees)))
+
+    def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:
+        """Bring in what the host has."""
+        exchange = self._exchange(request, note)
+        if exchange is not None:
+            wanted = sessions.resumed_conversation([os.fsdecode(word) for word in request.argv])
+            for cwd in (request.cwd, request.env.get(b"PWD", b"")):
+                if self._is_ours(os.fsdecode(cwd)) and len(self._cwds) < MAX_CWDS:
+                    self._cwds[os.fsdecode(cwd)] = None
+            self._carry(exchange, wanted, BEFORE_S)
+            if wanted in self._brought:  # from now on it is this session's too
+                self._brought.discard(wanted)
+            self._tell(note)
+            self._save()
+        ready()
+
+    def poll(self) -> None:
+        """Carry what the agent or the host has said since."""
+        for exchange in self._exchanges.values():
+            self._carry(exchange, "", POLL_S)
+
+    def after(self, request: Request, note: Note) -> None:  # noqa: ARG002
+        """Carry all there is: who hears of the end may look at the host's files at once."""
+        self._carry_all()
+        self._tell(note)
+
+    def close(self) -> None:
+        """What a background process said last."""
+        self._carry_all()
+
+    def _carry_all(self) -> None:
+        for exchange in self._exchanges.values():
+            self._carry(exchange, "", END_S, fully=True)
+        self._save()
+
+    def _carry(self, exchange: Exchange, wanted: str, for_s: float, *, fully: bool = False) -> None:
+        try:
+            exchange.carry(tuple(self._cwds), wanted, time.monotonic() + for_s, fully=fully)
+        except Exception as error:  # noqa: BLE001 - whatever an agent writes, the keeper goes on
+            if not self._failed:
+                self._log(f"conversations: {error!r}")
+            self._failed = True
+
+    def _exchange(self, request: Request, note: Note) -> Exchange | None:
+        """With the host's directory that this message's claude would use there; None without."""
+        config_dir = host_config_dir(request, self._record)
+        projects_dir = os.path.join(config_dir, "projects")
+        found = self._exchanges.get(projects_dir)
+        if found is not None:
+            return found
+        try:
+            if not os.path.isdir(config_dir):
+                return None
+            if is_shown(config_dir, self._record):
+                self._say(note, f"{config_dir} lies in what the cage sees: nothing is shared of it")
+                return None
+            os.makedirs(projects_dir, mode=0o700, exist_ok=True)
+        except OSError as error:
+            self._log(f"conversations: {error}")
+            return None
+        positions = self._positions.setdefault(projects_dir, {})
+        twins = Twins(self._is_ours, positions)
+        exchange = Exchange(projects_dir, self._home, self._is_ours, twins, self._brought)
+        self._exchanges[projects_dir] = exchange
+        return exchange
+
+    def _is_ours(self, cwd: str) -> bool:
+        plain = cwd.startswith("/") and "/../" not in cwd + "/"
+        return plain and any(protected.lies_in(cwd, tree) for tree in self._trees)
+
+    def _tell(self, note: Note) -> None:
+        for exchange in self._exchanges.values():
+            for text in exchange.twins.notes:
+                self._say(note, text)
+            exchange.twins.notes.clear()
+
+    def _say(self, note: Note, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._log(text)
+            note(text)
+
+    def _save(self) -> None:
+        changed = [one for one in self._exchanges.values() if one.twins.is_changed]
+        if not changed and self._brought == self._written:
+            return
+        for one in changed:
+            one.twins.is_changed = False
+        self._written = set(self._brought)
+        value = {"positions": self._positions, "brought": sorted(self._brought)}
+        try:
+            sessions.write_json(self._file, value)
+        except Exception as error:  # noqa: BLE001 - the next keeper compares the files instead
+            self._log(f"conversations: {error}")
+
+
+def host_config_dir(request: Request, record: Record) -> str:
+    """The directory that Claude, started by this caller on the host, keeps everything in."""
+    named = os.fsdecode(request.env.get(b"CLAUDE_CONFIG_DIR", b""))
+    return named if named.startswith("/") else os.path.join(record.home, ".claude")
+
+
+def is_shown(path: str, record: Record) -> bool:
+    """Whether a directory of the host lies in something the cage has mounted."""
+    real = os.path.realpath(path)
+    return any(protected.lies_in(real, source) for source, _ in record.binds)
+
+
+def _read(path: str) -> dict[str, object]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,139 @@
+"""Claude's transcripts: where they lie, what is in a line, and which lines may leave a cage.
+
+A conversation is a file `projects/SLUG/UUID.jsonl` that only grows, one JSON object a line, and a
+directory `UUID/` beside it for what its sub-agents said and what its tools printed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+MAX_SLUG = 200
+LINE_BYTES = 32 << 20
+"""A longer line is not carried, nor what follows it."""
+
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_AGENT = re.compile(r"agent-[A-Za-z0-9_-]{1,80}")
+_RESULT = re.compile(r"[A-Za-z0-9_-]{1,120}")
+_CWD = re.compile(rb'"cwd" ?: ?("(?:[^"\\]|\\.)*")')
+_OTHER_CHARACTERS = re.compile(r"[^a-zA-Z0-9]")
+
+SPOKEN = frozenset(
+    (
+        "ai-title", "assistant", "attachment", "content-replacement", "custom-title", "last-prompt",
+        "pr-link", "progress", "queue-operation", "summary", "system", "tag", "user",
+    )
+)  # fmt: skip
+"""What of a conversation leaves a cage: what was said and done. The other kinds are orders to the
+claude that resumes it (`worktree-state` moves it to another directory, `file-history-snapshot`
+says which files a rewind overwrites or removes, `permission-mode`, `agent-setting`, `dev-mods`),
+or unknown to us."""
+
+
+def slug(path: str) -> str:
+    """The directory name Claude gives a working directory, or how a longer one than MAX_SLUG
+    begins (it goes on with "-" and a hash)."""
+    return _whole_slug(path)[:MAX_SLUG]
+
+
+def is_slug(name: str, of_path: str) -> bool:
+    """Whether a directory may be the one of that working directory."""
+    wanted = _whole_slug(of_path)
+    if len(wanted) <= MAX_SLUG:
+        return name == wanted
+    return name.startswith(wanted[:MAX_SLUG] + "-")
+
+
+def _whole_slug(path: str) -> str:
+    """One "-" for each of JavaScript's characters that is not a plain letter or digit."""
+    units = path.encode("utf-16-le", "surrogatepass")
+    text = "".join(chr(units[at] | units[at + 1] << 8) for at in range(0, len(units), 2))
+    return _OTHER_CHARACTERS.sub("-", text)
+
+
+def conversation_id(name: str) -> str:
+    """The id of the conversation whose transcript has that file name, "" if it is none."""
+    found = name.removesuffix(".jsonl")
+    return found if found != name and _ID.fullmatch(found) else ""
+
+
+def kind_beside(directory: str, name: str) -> str:
+    """What a file beside a transcript is: "lines", "note", "text", or "" for nothing we know."""
+    stem, _, kind = name.partition(".")
+    if directory == "subagents" and _AGENT.fullmatch(stem):
+        return {"jsonl": "lines", "meta.json": "note"}.get(kind, "")
+    is_result = directory == "tool-results" and _RESULT.fullmatch(stem)
+    return "text" if is_result and kind in ("txt", "json") else ""
+
+
+def recorded_cwd(head: bytes) -> str:
+    """The working directory a transcript that begins like this was begun in, "" if unknown."""
+    *lines, rest = head.split(b"\n")
+    for line in lines:
+        cwd = parse_object(line).get("cwd")
+        if isinstance(cwd, str) and cwd:
+            return cwd
+    found = _CWD.search(rest)  # a line that is longer than what was read
+    cwd = parse_object(b'{"cwd":' + found[1] + b"}").get("cwd") if found else None
+    return cwd if isinstance(cwd, str) else ""
+
+
+def spoken_lines(lines: Iterable[bytes], is_ours: Callable[[str], bool]) -> list[bytes]:
+    """What of a cage's lines may be appended to the host's, written anew.
+
+    is_ours: whether a working directory is one of this project's.
+    """
+    cleaned = (spoken_line(line, is_ours) for line in lines)
+    return [line for line in cleaned if line]
+
+
+def spoken_line(line: bytes, is_ours: Callable[[str], bool]) -> bytes:
+    """A line written anew, with its newline; b"" for one that stays in the cage."""
+    entry = parse_object(line)
+    kind, cwd = entry.get("type"), entry.get("cwd", "")
+    if not (isinstance(kind, str) and isinstance(cwd, str) and kind in SPOKEN):
+        return b""
+    if cwd and not is_ours(cwd):
+        return b""
+    return render(entry)
+
+
+def plain_line(line: bytes) -> bytes:
+    """A line written anew whatever its kind, to be compared; itself if it is no JSON object."""
+    return render(parse_object(line)) if line.startswith(b"{") else line
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """A JSON object; empty for anything else."""
+    try:
+        value = json.loads(data, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def render(value: dict[str, Any]) -> bytes:
+    """One line, as Claude would write it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode() + b"\n"
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+def agent_note(data: bytes) -> bytes:
+    """What is noted about a sub-agent, less what orders something; b"" if it is no such note."""
+    value = parse_object(data)
+    kept = {
+        name: value[name]
+        for name in ("agentType", "description", "name", "toolUseId")
+        if isinstance(value.get(name), str)
+    }
+    return json.dumps(kept).encode() if kept else b""
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(name)
