@@ -36,6 +36,7 @@ class Exchange:
     """Slugs that another directory shares with this project, and one of its conversations."""
     made: int = 0
     _verdicts: dict[tuple[str, int], tuple[bool | None, int]] = field(default_factory=dict)
+    _judged: dict[str, set[str]] = field(default_factory=dict)
     _touched: set[str] = field(default_factory=set)
 
     def carry(self, cwds: Sequence[str], wanted: str, until: float, *, fully: bool = False) -> bool:
@@ -82,12 +83,8 @@ class Exchange:
         cage = open_side(stack, roots[1], parts, make=host is not None)
         if cage is None:
             return True
-        for one in _by_recency(host, cage, wanted):
+        for one in self._news(host, cage, slug, wanted, fully=fully):
             key = f"{slug}/{one}"
-            is_news = self._is_news(host, cage, key, one, wanted)
-            is_open = key in self._touched and host is not None and one + ".jsonl" in host.files
-            if not is_news and not (fully and is_open):
-                continue
             if time.monotonic() > until:
                 return False
             if not self._is_of_project(host, cage, one):
@@ -103,15 +100,19 @@ class Exchange:
         """Whether the host's directory of that name holds conversations of another directory."""
         if slug in self.foreign:
             return True
-        for name in host.files:
+        judged = self._judged.setdefault(slug, set())
+        for name in host.files.keys() - judged:
             one = transcripts.conversation_id(name)
-            if one and self._verdict(host, one) is False:
+            verdict = self._verdict(host, one) if one else True
+            if verdict is False:
                 self.foreign[slug] = one
                 self.twins.notes.append(
                     f"Claude keeps conversations of another directory under the same name as this "
                     f"project's ({slug}, {one}): none of them is shared with the cage"
                 )
                 return True
+            if verdict:
+                judged.add(name)
         return False
 
     def _is_of_project(self, host: Side | None, cage: Side, one: str) -> bool:
@@ -138,16 +139,29 @@ class Exchange:
             self._verdicts[key] = (is_ours, min(found.size, HEAD_BYTES))
         return is_ours
 
-    def _is_news(self, host: Side | None, cage: Side, key: str, one: str, wanted: str) -> bool:
-        ours = host.files.get(one + ".jsonl") if host else None
-        theirs = cage.files.get(one + ".jsonl")
-        known = self.twins.positions.get(key)
-        if ours and theirs:
-            return known != (ours.inode, ours.size, theirs.inode, theirs.size)
-        if ours:
-            return one == wanted or ours.mtime_ns > (time.time() - OLD_S) * 1e9
-        # The owner removed it on the host: it comes back only when it goes on in the cage.
-        return known is None or (theirs is not None and theirs.size > known[3])
+    def _news(
+        self, host: Side | None, cage: Side, slug: str, wanted: str, *, fully: bool
+    ) -> list[str]:
+        """The conversations that one side has more of than was carried: the wanted one, then the
+        latest first."""
+        found: dict[str, int] = {}
+        ours = host.files if host else {}
+        oldest = (time.time() - OLD_S) * 1e9
+        for name in {*ours, *cage.files}:
+            here, there = ours.get(name), cage.files.get(name)
+            key = f"{slug}/{name[:-6]}"
+            known = self.twins.positions.get(key)
+            if here and there:
+                as_known = known == (here[0], here[1], there[0], there[1])
+                is_news = not as_known or (fully and key in self._touched)
+            elif here:
+                is_news = here.mtime_ns > oldest or name[:-6] == wanted
+            else:
+                # The owner removed it on the host: it comes back only when it goes on in the cage.
+                is_news = known is None or (there is not None and there.size > known[3])
+            if is_news and transcripts.conversation_id(name):
+                found[name[:-6]] = max(file.mtime_ns for file in (here, there) if file)
+        return sorted(found, key=lambda one: (one == wanted, found[one]), reverse=True)
 
     def _carry_conversation(
         self,
@@ -191,17 +205,6 @@ class Exchange:
                 self.twins.carry_lines(ours, theirs, path, name, until)
             elif kind:
                 self.twins.carry_small(ours, theirs, path, name, kind)
-
-
-def _by_recency(host: Side | None, cage: Side, wanted: str) -> list[str]:
-    """The conversations on either side: the wanted one, then the latest first."""
-    times: dict[str, int] = {}
-    for side in (host, cage):
-        for name, file in side.files.items() if side else ():
-            one = transcripts.conversation_id(name)
-            if one:
-                times[one] = max(file.mtime_ns, times.get(one, 0))
-    return sorted(times, key=lambda one: (one == wanted, times[one]), reverse=True)
 
 
 def _cage_slugs(home: int) -> list[str]:

@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cagewrap import beneath, transcripts
 
@@ -23,6 +24,7 @@ MERGE_BYTES = 32 << 20
 """Two files of which neither continues the other are compared up to this size."""
 SMALL_BYTES = 8 << 20
 
+_SUFFIXES = (".jsonl", ".json", ".txt")
 TORN_S = 2.0
 """A line that has stood unfinished for so long was left by a writer that was killed."""
 
@@ -30,8 +32,7 @@ Position = tuple[int, int, int, int]
 """Inode and bytes dealt with of the host's file, then of the cage's; -1 for no file."""
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(NamedTuple):
     """A regular file of the owner's."""
 
     inode: int
@@ -155,11 +156,11 @@ def open_side(
     uid = os.getuid()
     with os.scandir(side.fd) as entries:
         for entry in entries:
-            if not entry.name.endswith((".jsonl", ".json", ".txt")):
-                continue
-            found = entry.stat(follow_symlinks=False)
-            if stat.S_ISREG(found.st_mode) and found.st_uid == uid:
-                side.files[entry.name] = File(found.st_ino, found.st_size, found.st_mtime_ns)
+            if entry.is_file(follow_symlinks=False) and entry.name.endswith(_SUFFIXES):
+                found = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(found.st_mode) and found.st_uid == uid:
+                    file = File(found.st_ino, found.st_size, found.st_mtime_ns)
+                    side.files[entry.name] = file
     return side
 
 
