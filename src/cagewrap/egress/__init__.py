@@ -1,0 +1,1 @@
+"""What leaves a cage through a process of the keeper's."""
