@@ -1,0 +1,237 @@
+"""Carrying refs, HEAD and their logs between the two sides of a place."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+from cagewrap.gitsync.context import Context, Place
+from cagewrap.gitsync.merge import Changes, merge
+from cagewrap.gitsync.names import (
+    VALUE_BYTES,
+    is_carried_to_cage,
+    is_carried_to_host,
+    is_ref_name,
+    parse_value,
+)
+from cagewrap.gitsync.refs import Refs, TooManyError, change_refs, in_the_way, read_refs
+from cagewrap.gitsync.side import BusyError, Side
+
+LOG_BYTES = 64 << 20
+"""A longer log of a ref is not carried."""
+_LOG_TAIL = 200
+_LOG = re.compile(
+    rb"(?:[0-9a-f]{40,64} [0-9a-f]{40,64} [^\0\n]*> [0-9]{1,20} [+-][0-9]{4}(?:\t[^\0\n]*)?\n)*"
+)
+_STASH = "refs/stash"
+_HEAD_LOG = "logs/HEAD"
+_STASH_LOG = "logs/refs/stash"
+
+
+def carry_refs(place: Place, context: Context) -> tuple[Refs, Refs] | None:
+    """Carry every ref; what both sides have now, or None when they cannot be read."""
+    try:
+        host = read_refs(place.host, context.oid_length)
+        cage = read_refs(place.cage, context.oid_length)
+    except (TooManyError, OSError) as error:
+        context.note(f"git refs are not carried: {str(error) or 'there are too many'}")
+        return None
+    base = place.base.setdefault("refs", {})
+    changes = merge(
+        base,
+        host.values,
+        cage.values,
+        may_reach_host=is_carried_to_host,
+        may_reach_cage=is_carried_to_cage,
+    )
+    _keep_what_is_hidden(changes, cage)
+    _save_conflicts(changes, host, context)
+    _refuse_collisions(changes, host, context)
+    failed = change_refs(place.host, host, changes.to_host, context.oid_length)
+    failed |= change_refs(place.cage, cage, changes.to_cage, context.oid_length)
+    _remember(base, host, cage, changes, failed)
+    for name, why in failed.items():
+        context.is_busy |= why in ("busy", "changed")
+        if why not in ("busy", "changed"):
+            context.note(f"the git ref {name} was not carried: {why}")
+    if changes.to_host or changes.to_cage:
+        context.has_written = True
+        _carry_logs(place, changes, failed)
+    return host, cage
+
+
+def _keep_what_is_hidden(changes: Changes[str], cage: Refs) -> None:
+    """Where something lies that is no ref or directory, what was there is not deleted."""
+    for bad in cage.bad:
+        hidden = [n for n in changes.to_host if n == bad or n.startswith(bad + "/")]
+        for name in hidden:
+            del changes.to_host[name]
+
+
+def _save_conflicts(changes: Changes[str], host: Refs, context: Context) -> None:
+    """Keep what the cage had under another name, on both sides."""
+    for name, (_, value) in changes.conflicts.items():
+        if value is None or value.startswith("ref:"):
+            continue
+        saved = f"refs/cagewrap/{context.session}/{name.removeprefix('refs/')}"
+        if host.values.get(saved, value) != value or in_the_way(saved, host.values):
+            saved = f"refs/cagewrap/{context.session}-{value[:8]}/{name.removeprefix('refs/')}"
+        if not is_ref_name(saved):
+            continue
+        changes.to_host[saved] = value
+        changes.to_cage[saved] = value
+        context.note(
+            f"{name} was changed by you and by the agent: yours stays, the agent's is {saved}"
+        )
+
+
+def _refuse_collisions(changes: Changes[str], host: Refs, context: Context) -> None:
+    """A ref `a/b` that the cage made cannot be beside the host's `a`."""
+    new = [name for name, value in changes.to_host.items() if value and name not in host.values]
+    staying = {name for name in host.values if changes.to_host.get(name, "") is not None}
+    above = {part for name in staying for part in _above(name)}
+    for name in new:
+        if name in above or any(part in staying for part in _above(name)):
+            del changes.to_host[name]
+            context.note(f"the git ref {name} was not carried: another of yours is in its way")
+
+
+def _above(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:end]) for end in range(2, len(parts))]
+
+
+def _remember(
+    base: dict[str, str],
+    host: Refs,
+    cage: Refs,
+    changes: Changes[str],
+    failed: dict[str, str],
+) -> None:
+    """What both have now becomes what is compared with next time."""
+    _apply(host, changes.to_host, failed)
+    _apply(cage, changes.to_cage, failed)
+    if host.values == base:
+        return
+    for name in {*base, *host.values}.difference(failed):
+        there = host.values.get(name)
+        if there is None:
+            base.pop(name, None)
+        elif there == cage.values.get(name) or not is_carried_to_host(name):
+            base[name] = there
+
+
+def _apply(refs: Refs, done: dict[str, str | None], failed: dict[str, str]) -> None:
+    for name in done.keys() - failed.keys():
+        value = done[name]
+        if value is None:
+            refs.values.pop(name, None)
+        else:
+            refs.values[name] = value
+
+
+def _carry_logs(place: Place, changes: Changes[str], failed: dict[str, str]) -> None:
+    """The logs of the refs that were carried. What goes wrong with a log stops nothing."""
+    for done, source, target in (
+        (changes.to_host, place.cage, place.host),
+        (changes.to_cage, place.host, place.cage),
+    ):
+        for name, value in done.items():
+            if name in failed:
+                continue
+            try:
+                if value is None:
+                    target.remove("logs/" + name)
+                else:
+                    carry_log(source, target, "logs/" + name, whole=name == _STASH)
+            except OSError:
+                continue
+
+
+def carry_log(source: Side, target: Side, path: str, *, whole: bool = False) -> None:
+    """Bring a log up to date: its new lines, or all of it if there is none yet or `whole`.
+
+    Raises OSError.
+    """
+    content = source.read(path, LOG_BYTES)
+    if content is None:
+        return
+    known = target.read(path, LOG_BYTES)
+    if known == content or not _LOG.fullmatch(content):
+        return
+    if known is None or whole:
+        target.write(path, content)
+        return
+    at = len(known)
+    if len(content) > at and content[max(0, at - _LOG_TAIL) : at] == known[-_LOG_TAIL:]:
+        target.append(path, content[at:])
+    elif content:
+        last = content[content.rfind(b"\n", 0, len(content) - 1) + 1 :]
+        if not known.endswith(last):
+            target.append(path, last)
+
+
+def carry_head(place: Place, context: Context) -> None:
+    """Carry which branch is checked out."""
+    host = _read_head(place.host, context)
+    cage = _read_head(place.cage, context)
+    base = place.base.get("head", "")
+    if host is None or host == cage:
+        if host:
+            place.base["head"] = host
+        return
+    is_cages = host == base and cage is not None and place.leads
+    if is_cages and cage is not None and cage.startswith("ref:"):
+        is_cages = cage.startswith("ref: refs/heads/")
+    target, was, value = (place.host, host, str(cage)) if is_cages else (place.cage, cage, host)
+    if not is_cages and host == base and place.leads:
+        return  # what the cage has is no HEAD: the agent's affair
+    if not is_cages and cage != base and place.leads and cage:
+        context.note(f"HEAD was changed by you and by the agent: yours stays ({host})")
+    try:
+        with target.locked("HEAD") as lock:
+            if _read_head(target, context) != was:
+                context.is_busy = True
+                return
+            lock.write((value + "\n").encode("utf-8", "surrogateescape"))
+    except BusyError:
+        context.is_busy = True
+        return
+    context.has_written = True
+    place.base["head"] = value
+
+
+def _read_head(side: Side, context: Context) -> str | None:
+    try:
+        content = side.read("HEAD", VALUE_BYTES)
+    except OSError:
+        return None
+    return parse_value(content, context.oid_length) if content is not None else None
+
+
+def carry_logs(place: Place, context: Context) -> None:
+    """Carry the new lines of HEAD's log, and all of the stash's, whose list is its log."""
+    known = place.base.setdefault("logs", {})
+    for path in (_HEAD_LOG, _STASH_LOG):
+        was = known.get(path, [-1, -1])
+        now = _sizes(place, path)
+        if now == was:
+            continue
+        with contextlib.suppress(OSError):
+            _carry_grown(place, path, was, now)
+        context.has_written = True
+        known[path] = _sizes(place, path)
+
+
+def _carry_grown(place: Place, path: str, was: list[int], now: list[int]) -> None:
+    is_whole = path == _STASH_LOG
+    if now[0] != was[0]:
+        carry_log(place.host, place.cage, path, whole=is_whole)
+    elif place.leads and (is_whole or now[1] > was[1]):
+        carry_log(place.cage, place.host, path, whole=is_whole)
+
+
+def _sizes(place: Place, path: str) -> list[int]:
+    """Of a log on the host and in the cage; -1 for none."""
+    stamps = (place.host.stamp(path), place.cage.stamp(path))
+    return [stamp[2] if stamp else -1 for stamp in stamps]

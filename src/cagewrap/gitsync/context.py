@@ -1,0 +1,84 @@
+"""What one run of carrying knows and finds out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from cagewrap.gitsync.side import Side, Stamp
+
+
+class IndexBase(TypedDict, total=False):
+    """What was last seen of both indexes."""
+
+    host: list[int] | None
+    cage: list[int] | None
+    host_digest: str
+    cage_digest: str
+
+
+class Base(TypedDict, total=False):
+    """What both sides had when a place was last carried. JSON.
+
+    refs: name -> value. head: HEAD's value. files: name -> digest of its content ("": none).
+    config: the host's. logs: sizes of logs on the host and in the cage. mirror: path -> digest of
+    a file of which only the host's side is carried.
+    """
+
+    refs: dict[str, str]
+    head: str
+    files: dict[str, str]
+    index: IndexBase
+    config: dict[str, list[str]]
+    logs: dict[str, list[int]]
+    mirror: dict[str, str]
+
+
+@dataclass(slots=True)
+class Place:
+    """A git directory on both sides: of the project, of a submodule, of a linked work tree.
+
+    path: relative to the pair's; "" for the directory itself. has_refs: it has refs and a
+    configuration (a linked work tree's has none). leads: HEAD and index of the cage reach the
+    host; where not, only the host's reach the cage.
+    """
+
+    path: str
+    host: Side
+    cage: Side
+    base: Base
+    has_refs: bool = True
+    leads: bool = True
+
+
+@dataclass(slots=True)
+class Context:
+    """One run.
+
+    session: what a conflict's refs are named after. inside_ids: uid and gid that the owner's files
+    seem to have inside. notes: sentences for the owner. is_busy: something could not be carried
+    because git's lock of it is held. has_written: something was carried.
+    """
+
+    session: str
+    oid_length: int
+    owner_ids: tuple[int, int]
+    inside_ids: tuple[int, int]
+    notes: list[str] = field(default_factory=list)
+    is_busy: bool = False
+    has_written: bool = False
+
+    def note(self, text: str) -> None:
+        """Say something once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    @property
+    def oid_bytes(self) -> int:
+        """Bytes of an object id."""
+        return self.oid_length // 2
+
+
+def as_list(stamp: Stamp | None) -> list[int] | None:
+    """A stamp as JSON keeps it."""
+    return list(stamp) if stamp is not None else None

@@ -1,0 +1,107 @@
+"""The first content of a cage's private copy: all of the host's git directory but its objects."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+
+from cagewrap import beneath
+
+STORES = ("objects", "lfs/objects", "annex/objects", "reftable")
+"""Directories that both sides share: content by its name, nothing that git runs or obeys."""
+_IN_MODULE = re.compile(r"(?:modules/.+/)?(?:" + "|".join(STORES) + ")")
+_CHUNK = 1 << 22
+_LEFT_OUT = re.compile(r"(?:.*/)?(?:gc\.pid|fsmonitor--daemon\.ipc|fsmonitor--daemon)")
+
+
+def is_store(path: str) -> bool:
+    """Whether both sides share this directory, as a path in the git directory."""
+    return _IN_MODULE.fullmatch(path) is not None
+
+
+def fill(source_fd: int, target_fd: int, path: str = "") -> None:
+    """Copy a host's git directory, or the part `path` of it, into the cage's. Raises OSError.
+
+    Locks, sockets and stores are left out. Symlinks stay what they are, for the cage to follow.
+    """
+    with os.scandir(source_fd) as listed:
+        entries = sorted(listed, key=lambda entry: entry.name)
+    for entry in entries:
+        below = f"{path}/{entry.name}" if path else entry.name
+        found = entry.stat(follow_symlinks=False)
+        if stat.S_ISDIR(found.st_mode):
+            _fill_directory(source_fd, target_fd, entry.name, below)
+        elif stat.S_ISLNK(found.st_mode):
+            with contextlib.suppress(FileExistsError):
+                os.symlink(os.readlink(entry.name, dir_fd=source_fd), entry.name, dir_fd=target_fd)
+        elif stat.S_ISREG(found.st_mode) and not _is_left_out(below):
+            with contextlib.suppress(FileNotFoundError):  # gone meanwhile
+                copy_file(source_fd, target_fd, entry.name)
+
+
+def _fill_directory(source_fd: int, target_fd: int, name: str, path: str) -> None:
+    if is_store(path):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o755, dir_fd=target_fd)
+        return
+    try:
+        source = beneath.open_dir(source_fd, [name])
+    except FileNotFoundError:
+        return
+    try:
+        target = beneath.open_dir(target_fd, [name], make=True)
+        try:
+            os.fchmod(target, 0o755)
+            fill(source, target, path)
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
+
+
+def _is_left_out(path: str) -> bool:
+    return path.endswith(".lock") or _LEFT_OUT.fullmatch(path) is not None
+
+
+def copy_file(source_fd: int, target_fd: int, name: str) -> None:
+    """Copy a regular file between directories, at once or not at all. Raises OSError.
+
+    Never a hard link of a file of the host's: whoever has the file can write to it.
+    """
+    source = beneath.open_regular(source_fd, name)
+    try:
+        mode = stat.S_IMODE(os.fstat(source).st_mode) & 0o777 | 0o600
+        temporary = f"{beneath.TEMPORARY_PREFIX}{os.getpid()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        target = os.open(temporary, flags, mode, dir_fd=target_fd)
+        try:
+            while os.copy_file_range(source, target, _CHUNK):
+                pass
+            os.fchmod(target, mode)
+            os.rename(temporary, name, src_dir_fd=target_fd, dst_dir_fd=target_fd)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=target_fd)
+            raise
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
+
+
+def empty(fd: int, path: str = "") -> None:
+    """Remove everything but the stores, which may be mounted on. Raises OSError."""
+    for name in os.listdir(fd):
+        below = f"{path}/{name}" if path else name
+        if not stat.S_ISDIR(beneath.stat_at(fd, name).st_mode):
+            os.unlink(name, dir_fd=fd)
+        elif not is_store(below):
+            inner = beneath.open_dir(fd, [name])
+            try:
+                empty(inner, below)
+            finally:
+                os.close(inner)
+            with contextlib.suppress(OSError):  # it holds a store
+                os.rmdir(name, dir_fd=fd)

@@ -1,0 +1,210 @@
+"""git's index: what it says, and a clean one made of it. Pure.
+
+Format: gitformat-index(5). Of an agent's index only the entries are kept: every extension is a
+cache that git would trust (which files are unchanged, what the trees are, where entries begin).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+INDEX_BYTES = 256 << 20
+"""A larger index is not carried."""
+
+_HEADER = struct.Struct(">4sII")
+_FIXED = 40
+"""Bytes of an entry before its object id; mode at 24, uid at 28, gid at 32."""
+_GITLINK = b"\0\0\xe0\0"
+_EXTENDED = 0x4000
+_STAGE = 0x3000
+_FOREIGN_PATHS = (b".git", b".", b"..", b"", b"git~1")
+
+
+class IndexRefusedError(Exception):
+    """An index that is not carried; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where an entry lies in the file (`begin` to `end`), its stage and path."""
+
+    begin: int
+    end: int
+    flags: int
+    path: bytes
+
+
+def has_gitlinks(content: bytes) -> bool:
+    """False if there is certainly no submodule among the entries. Fast."""
+    return _GITLINK in content
+
+
+def gitlinks(content: bytes, oid_bytes: int) -> set[bytes]:
+    """The paths of submodules. Raises IndexRefusedError."""
+    if not has_gitlinks(content):
+        return set()
+    return {e.path for e in entries(content, oid_bytes) if _is_gitlink(content, e)}
+
+
+def digest(content: bytes, oid_bytes: int) -> str:
+    """Equal for two indexes that say the same, however fresh what they know of the files is."""
+    if not content:
+        return ""
+    found = hashlib.sha1(usedforsecurity=False)
+    for entry in entries(content, oid_bytes):
+        at = entry.begin
+        oid_end = at + _FIXED + oid_bytes
+        found.update(content[at + 24 : at + 28] + content[at + _FIXED : oid_end])
+        found.update(entry.path + b"\0%d\0" % (entry.flags & ~0xFFF))
+        if entry.flags & _EXTENDED:
+            found.update(content[oid_end + 2 : oid_end + 4])
+    return found.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """A clean index, and the submodules that were left out of it."""
+
+    content: bytes
+    left_out: tuple[bytes, ...]
+
+
+def clean(
+    content: bytes,
+    oid_bytes: int,
+    known_gitlinks: Collection[bytes],
+    owner: tuple[int, int] | None = None,
+) -> Clean:
+    """The index with its entries alone, checked; submodules that are not known are left out.
+
+    owner: (uid, gid) to write where an entry says 0, which root in a cage is. Raises
+    IndexRefusedError.
+    """
+    found = list(entries(content, oid_bytes))
+    _check_paths(found)
+    end = found[-1].end if found else _HEADER.size
+    _check_extensions(content, end, oid_bytes)
+    _, version, _ = _HEADER.unpack_from(content)
+    body = bytearray(content[:end])
+    if owner is not None:
+        _change_owner(body, found, (0, 0), owner)
+    left_out = [e for e in found if _is_gitlink(content, e) and e.path not in known_gitlinks]
+    if left_out and version == 4:
+        names = b", ".join(e.path for e in left_out).decode(errors="replace")
+        raise IndexRefusedError(f"it has new submodules ({names}), in a format with shared names")
+    for entry in reversed(left_out):
+        del body[entry.begin : entry.end]
+    struct.pack_into(">I", body, 8, len(found) - len(left_out))
+    return Clean(_sealed(bytes(body), oid_bytes), tuple(e.path for e in left_out))
+
+
+def with_owner(content: bytes, oid_bytes: int, was: tuple[int, int], now: tuple[int, int]) -> bytes:
+    """The host's index with another owner of its files, as they look from inside. All that it
+    holds beside entries is kept. Raises IndexRefusedError."""
+    body = bytearray(content[:-(oid_bytes)])
+    _change_owner(body, list(entries(content, oid_bytes)), was, now)
+    return _sealed(bytes(body), oid_bytes)
+
+
+def _change_owner(
+    body: bytearray, found: list[Entry], was: tuple[int, int], now: tuple[int, int]
+) -> None:
+    old, new = struct.pack(">II", *was), struct.pack(">II", *now)
+    if old == new:
+        return
+    for entry in found:
+        at = entry.begin + 28
+        if body[at : at + 8] == old:
+            body[at : at + 8] = new
+
+
+def _sealed(body: bytes, oid_bytes: int) -> bytes:
+    kind = hashlib.sha1 if oid_bytes == 20 else hashlib.sha256
+    return body + kind(body).digest()
+
+
+def entries(content: bytes, oid_bytes: int) -> Iterator[Entry]:  # noqa: C901 - one loop, for speed
+    """Every entry. Raises IndexRefusedError."""
+    try:
+        magic, version, count = _HEADER.unpack_from(content)
+    except struct.error as error:
+        raise IndexRefusedError("it is cut short") from error
+    if magic != b"DIRC" or version not in (2, 3, 4):
+        raise IndexRefusedError("it has an unknown format")
+    last = len(content) - oid_bytes
+    at, previous, previous_stage = _HEADER.size, b"", 0
+    for number in range(count):
+        name_at = at + _FIXED + oid_bytes + 2
+        if name_at > last:
+            raise IndexRefusedError("it is cut short")
+        flags = content[name_at - 2] << 8 | content[name_at - 1]
+        if flags & _EXTENDED:
+            if version == 2:
+                raise IndexRefusedError("an entry has flags of a later format")
+            name_at += 2
+        kept = previous
+        if version == 4:
+            strip, name_at = _varint(content, name_at)
+            if strip > len(previous):
+                raise IndexRefusedError("a path is cut short")
+            kept = previous[: len(previous) - strip]
+        nul = content.find(b"\0", name_at, last)
+        if nul < 0:
+            raise IndexRefusedError("it is cut short")
+        path = content[name_at:nul]
+        end = nul + 1
+        if version == 4:
+            path = kept + path
+        else:
+            end = at + ((nul - at + 8) & ~7)
+        stage = flags & _STAGE
+        if number and (path, stage) <= (previous, previous_stage):
+            raise IndexRefusedError("its entries are not in order")
+        yield Entry(at, end, flags, path)
+        at, previous, previous_stage = end, path, stage
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """git's offset encoding (decode_varint): the number, and where it ends."""
+    try:
+        byte = content[at]
+        value = byte & 127
+        while byte & 128:
+            at += 1
+            byte = content[at]
+            value = ((value + 1) << 7) | (byte & 127)
+            if value > 1 << 32:
+                raise IndexRefusedError("a number is too large")
+    except IndexError as error:
+        raise IndexRefusedError("it is cut short") from error
+    return value, at + 1
+
+
+def _check_paths(found: list[Entry]) -> None:
+    """git does not look at the paths of an index that it reads, and would write to them."""
+    text = b"\0" + b"\0".join(entry.path for entry in found).lower() + b"\0"
+    if not found:
+        return
+    for name in _FOREIGN_PATHS:
+        for before in (b"\0", b"/"):
+            for after in (b"\0", b"/"):
+                if before + name + after in text:
+                    raise IndexRefusedError(f"it has the path {name!r} in it")
+
+
+def _check_extensions(content: bytes, at: int, oid_bytes: int) -> None:
+    """An extension in small letters changes what the entries mean."""
+    last = len(content) - oid_bytes
+    while at + 8 <= last:
+        name, size = struct.unpack_from(">4sI", content, at)
+        if not name[:1].isupper():
+            what = {b"link": "it is split", b"sdir": "it is sparse"}.get(name, "it is extended")
+            raise IndexRefusedError(f"{what} ({name!r})")
+        at += 8 + size
+
+
+def _is_gitlink(content: bytes, entry: Entry) -> bool:
+    return content[entry.begin + 24 : entry.begin + 28] == _GITLINK

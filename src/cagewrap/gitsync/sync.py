@@ -1,0 +1,251 @@
+"""One run of carrying, over all of a pair: what changed on either side reaches the other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from cagewrap import beneath
+from cagewrap.gitsync.carryconfig import carry_config, read_config
+from cagewrap.gitsync.carryfiles import carry_index, carry_mirrored, carry_state_files
+from cagewrap.gitsync.carryrefs import carry_head, carry_logs, carry_refs
+from cagewrap.gitsync.configtext import ConfigRefusedError
+from cagewrap.gitsync.context import Context, Place
+from cagewrap.gitsync.fill import empty, fill
+from cagewrap.gitsync.objects import carry_objects
+from cagewrap.gitsync.pair import (
+    Pair,
+    ReplacedError,
+    is_begun,
+    is_git_dir,
+    opened,
+    read_base,
+    read_stamps,
+    watched,
+    write_base,
+)
+from cagewrap.gitsync.side import Side, Stamp
+from cagewrap.gitsync.worktrees import adopt_work_trees, work_tree_places
+
+ROUNDS = 4
+"""Runs until one finds nothing to carry; an agent may change things all the time."""
+_RACY_NS = 20_000_000
+"""Two changes within a kernel's clock tick may have one time stamp."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run went. paths, stamps: what to look at to see whether another one is needed.
+
+    is_settled: nothing was left to carry, and a change from here on is seen in the stamps.
+    """
+
+    notes: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    stamps: list[Stamp | None] = field(default_factory=list)
+    is_settled: bool = False
+
+
+def carry(pair: Pair) -> Outcome:
+    """Carry everything, until nothing is left to be carried.
+
+    Raises OSError when a side cannot be used at all, ReplacedError when the host's directory is
+    another one. What goes wrong with a part is a note.
+    """
+    outcome = Outcome()
+    with opened(pair.host) as host, opened(pair.copy) as cage:
+        base = _base_of(pair, host, cage)
+        for _ in range(ROUNDS):
+            run = _Run(pair, host, cage, base)
+            context = run.carry()
+            outcome.notes += [note for note in context.notes if note not in outcome.notes]
+            outcome.paths, outcome.stamps = run.paths, run.stamps
+            outcome.is_settled = not (context.is_busy or context.has_written or run.is_racy)
+            if not (context.has_written or run.has_new_paths):
+                break
+        write_base(pair, base)
+    return outcome
+
+
+def _base_of(pair: Pair, host: Side, cage: Side) -> dict[str, Any]:
+    """What was written down, after the first filling if need be."""
+    found = os.fstat(host.fd)
+    identity = [found.st_dev, found.st_ino]
+    base = read_base(pair)
+    if base.get("host") == identity:
+        return base
+    if base:
+        raise ReplacedError(pair.host)
+    fill(host.fd, cage.fd)
+    return {"host": identity, "places": {}}
+
+
+def start_anew(pair: Pair) -> None:
+    """Forget a copy whose original the host has replaced. Only while the cage does not run."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(pair.base_file)
+    with opened(pair.copy) as cage:
+        empty(cage.fd)
+
+
+class _Run:
+    """One look at everything."""
+
+    def __init__(self, pair: Pair, host: Side, cage: Side, base: dict[str, Any]) -> None:
+        self.pair = pair
+        self.host = host
+        self.cage = cage
+        self.base = base
+        self.paths: list[str] = []
+        self.stamps: list[Stamp | None] = []
+        self.is_racy = False
+        self.has_new_paths = False
+
+    def carry(self) -> Context:
+        context = Context(
+            session=self.pair.session,
+            oid_length=_oid_length(self.host),
+            owner_ids=(os.getuid(), os.getgid()),
+            inside_ids=self.pair.inside_ids,
+        )
+        places = self.base["places"]
+        self.paths = self.base.get("watched") or [self.pair.host, self.pair.copy]
+        self._take_stamps()
+        directories: dict[str, list[str]] = {}
+        if not is_git_dir(self.host) and not self._begin_on_host(context):
+            self._watch([""], {"": ["refs", "objects"]})
+            return context
+        if not self.pair.shares_objects:
+            self._carry_objects(context)
+        names = ["", *self.pair.modules]
+        for name in names:
+            self._carry_place(name, context, directories)
+        adopt_work_trees(self.pair, self.host, self.cage, places, context)
+        for name, leads in work_tree_places(self.pair, self.host):
+            names.append(name)
+            self._carry_place(name, context, directories, has_refs=False, leads=leads)
+        for gone in [name for name in places if name not in names]:
+            del places[gone]
+        self._watch(names, directories)
+        return context
+
+    def _carry_place(
+        self,
+        name: str,
+        context: Context,
+        directories: dict[str, list[str]],
+        *,
+        has_refs: bool = True,
+        leads: bool = True,
+    ) -> None:
+        base = self.base["places"].setdefault(name, {})
+        leads = leads and not (name == "" and self.pair.work_tree)
+        try:
+            host = self.host.below(name)
+        except OSError:
+            return  # the host has removed it
+        with contextlib.closing(host):
+            try:
+                cage = self._cage_below(name)
+            except OSError as error:
+                context.note(f"git in {name or self.pair.host} is not carried: {error.strerror}")
+                return
+            with contextlib.closing(cage):
+                if has_refs and base.get("refs") and not is_begun(cage):
+                    context.note("the agent has removed its git directory: yours stays as it is")
+                    return
+                place = Place(name, host, cage, base, has_refs=has_refs, leads=leads)
+                directories[name] = carry_place(place, context)
+
+    def _cage_below(self, name: str) -> Side:
+        """The cage's place; one that is new on the host is filled."""
+        try:
+            return self.cage.below(name)
+        except FileNotFoundError:
+            source = beneath.open_dir(self.host.fd, name.split("/"))
+            target = beneath.open_dir(self.cage.fd, name.split("/"), make=True)
+            try:
+                fill(source, target, name)
+            finally:
+                os.close(source)
+                os.close(target)
+            return self.cage.below(name)
+
+    def _begin_on_host(self, context: Context) -> bool:
+        """Make a repository of the host's empty directory, once the agent has made one."""
+        if self.pair.shares_objects or not is_git_dir(self.cage) or os.listdir(self.host.fd):
+            return False
+        try:
+            config = read_config(self.cage)[1]
+        except (OSError, ConfigRefusedError):
+            return False
+        is_sha256 = config.get("extensions.objectformat", ("",))[-1].lower() == "sha256"
+        if config.get("extensions.refstorage", ("files",))[-1].lower() != "files":
+            context.note("the agent's new git repository is not carried: it has no files of refs")
+            return False
+        text = "[core]\n\trepositoryformatversion = {}\n\tfilemode = true\n\tbare = false\n"
+        text = text.format(int(is_sha256)) + "\tlogallrefupdates = true\n"
+        if is_sha256:
+            text += "[extensions]\n\tobjectformat = sha256\n"
+        for path in ("objects/info/x", "objects/pack/x", "refs/heads/x", "refs/tags/x"):
+            with self.host.parent(path, make=True):
+                pass
+        self.host.write("config", text.encode())
+        self.base["places"].clear()
+        self.base["places"][""] = {
+            "config": {k: list(v) for k, v in read_config(self.host)[1].items()}
+        }
+        self.host.write("HEAD", b"ref: refs/heads/main\n")
+        self.base["places"][""]["head"] = "ref: refs/heads/main"
+        context.oid_length = 64 if is_sha256 else 40
+        context.has_written = True
+        context.note("the agent has made a git repository of the project: its commits are yours")
+        return True
+
+    def _carry_objects(self, context: Context) -> None:
+        for source, target in ((self.cage, self.host), (self.host, self.cage)):
+            try:
+                context.has_written |= carry_objects(source, target)
+            except OSError as error:
+                context.note(f"git's objects are not carried: {error}")
+
+    def _take_stamps(self) -> None:
+        self.stamps = read_stamps(self.paths)
+        newest = max((stamp[1] for stamp in self.stamps if stamp), default=0)
+        self.is_racy = newest > time.time_ns() - _RACY_NS
+
+    def _watch(self, places: list[str], directories: dict[str, list[str]]) -> None:
+        paths = watched(self.pair, places, directories)
+        if paths != self.paths:  # other places than were looked at before this run began
+            self.is_racy = self.has_new_paths = True
+            self.base["watched"] = self.paths = paths
+            self.stamps = []
+
+
+def carry_place(place: Place, context: Context) -> list[str]:
+    """Carry all of one place; the directories of refs on either side."""
+    directories: list[str] = []
+    has_files = place.base.get("config", {}).get("extensions.refstorage", ["files"]) == ["files"]
+    if has_files:
+        if place.has_refs:
+            found = carry_refs(place, context)
+            directories = sorted({d for refs in found or () for d in refs.directories})
+        carry_head(place, context)
+        carry_logs(place, context)
+    carry_state_files(place, context)
+    carry_index(place, context)
+    if place.has_refs:
+        carry_config(place, context)
+    carry_mirrored(place, context)
+    return directories
+
+
+def _oid_length(host: Side) -> int:
+    try:
+        config = read_config(host)[1]
+    except (OSError, ConfigRefusedError):
+        return 40
+    return 64 if config.get("extensions.objectformat", ("",))[-1].lower() == "sha256" else 40

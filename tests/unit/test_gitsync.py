@@ -1,0 +1,519 @@
+"""What reaches the host of a cage's private copy of .git, and what the cage gets: with real git.
+
+The two git directories share one work tree and one object store here by a symlink, as a cage has
+them by mounts.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from cagewrap.gitsync.pair import Pair
+from cagewrap.gitsync.sync import Outcome, carry
+
+OIDS = 40
+
+
+class Twin:
+    """A repository of the host's, and the copy that a cage has: `host(…)` and `cage(…)` run git
+    in the one work tree, with one or the other."""
+
+    def __init__(self, root: Path, *, init: bool = True) -> None:
+        self.root = root
+        self.work = root / "work"
+        self.git_dir = self.work / ".git"
+        self.copy = root / "state" / "copy"
+        self.work.mkdir()
+        self.copy.mkdir(parents=True)
+        self.env = {
+            "HOME": str(root),
+            "PATH": os.environ["PATH"],
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_AUTHOR_NAME": "Me",
+            "GIT_AUTHOR_EMAIL": "me@example.com",
+            "GIT_COMMITTER_NAME": "Me",
+            "GIT_COMMITTER_EMAIL": "me@example.com",
+        }
+        self.stores: tuple[str, ...] = ("objects",) if init else ()
+        if init:
+            self.host("init", "-q", "-b", "main")
+            (self.work / "a").write_text("1\n")
+            self.host("add", "a")
+            self.host("commit", "-q", "-m", "first")
+            (self.copy / "objects").symlink_to(self.git_dir / "objects")
+
+    def pair(self) -> Pair:
+        return Pair(
+            host=str(self.git_dir),
+            copy=str(self.copy),
+            base_file=str(self.root / "state" / "base.json"),
+            project=str(self.work),
+            session="s",
+            stores=self.stores,
+            inside_ids=(os.getuid(), os.getgid()),
+        )
+
+    def carry(self) -> list[str]:
+        return self.outcome().notes
+
+    def outcome(self) -> Outcome:
+        return carry(self.pair())
+
+    def git(self, git_dir: Path, *words: str, check: bool = True) -> str:
+        done = subprocess.run(
+            ["git", f"--git-dir={git_dir}", f"--work-tree={self.work}", *words],
+            cwd=self.work,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0 or not check, done.stderr
+        return done.stdout
+
+    def host(self, *words: str, check: bool = True) -> str:
+        return self.git(self.git_dir, *words, check=check)
+
+    def cage(self, *words: str, check: bool = True) -> str:
+        return self.git(self.copy, *words, check=check)
+
+    def commit(self, where: str, name: str) -> None:
+        (self.work / name).write_text(f"{name}\n")
+        git = self.host if where == "host" else self.cage
+        git("add", name)
+        git("commit", "-q", "-m", name)
+
+    def subjects(self, *of: str) -> list[str]:
+        return self.host("log", "--format=%s", *of).split()
+
+
+@pytest.fixture
+def twin(tmp_path: Path) -> Twin:
+    found = Twin(tmp_path)
+    assert found.carry() == []
+    return found
+
+
+def test_copy_is_a_repository_like_the_hosts(twin: Twin) -> None:
+    assert twin.cage("log", "--format=%s") == "first\n"
+    assert twin.cage("status", "--porcelain") == ""
+
+
+def test_commit_of_the_agents_reaches_the_host(twin: Twin) -> None:
+    twin.commit("cage", "b")
+    assert twin.carry() == []
+    assert twin.subjects() == ["b", "first"]
+    assert twin.host("status", "--porcelain") == ""
+    assert "commit: b" in twin.host("reflog", "show", "HEAD")
+    assert "commit: b" in twin.host("reflog", "show", "main")
+    twin.host("fsck", "--strict")
+
+
+def test_commit_of_the_hosts_reaches_the_agent(twin: Twin) -> None:
+    twin.commit("host", "b")
+    assert twin.carry() == []
+    assert twin.cage("log", "--format=%s") == "b\nfirst\n"
+    assert twin.cage("status", "--porcelain") == ""
+    assert "commit: b" in twin.cage("reflog", "show", "HEAD")
+
+
+def test_commits_of_both_keep_the_hosts_and_save_the_agents(twin: Twin) -> None:
+    twin.commit("host", "b")
+    twin.commit("cage", "c")
+    notes = twin.carry()
+    assert twin.subjects() == ["b", "first"]
+    assert twin.subjects("refs/cagewrap/s/heads/main") == ["c", "first"]
+    assert twin.cage("log", "--format=%s", "refs/cagewrap/s/heads/main") == "c\nfirst\n"
+    assert twin.cage("log", "--format=%s") == "b\nfirst\n"
+    assert any("refs/cagewrap/s/heads/main" in note for note in notes)
+    assert twin.carry() == []
+    twin.host("fsck", "--strict")
+
+
+def test_branches_tags_and_deletions(twin: Twin) -> None:
+    twin.cage("branch", "x/y")
+    twin.cage("tag", "-a", "v1", "-m", "v1")
+    twin.carry()
+    assert twin.host("for-each-ref", "--format=%(refname)").split() == [
+        "refs/heads/main", "refs/heads/x/y", "refs/tags/v1",
+    ]  # fmt: skip
+    twin.host("pack-refs", "--all")
+    twin.cage("branch", "-D", "-q", "x/y")
+    twin.carry()
+    assert "x/y" not in twin.host("for-each-ref")
+    twin.host("branch", "x")
+    twin.host("tag", "-d", "v1")
+    twin.carry()
+    assert twin.cage("for-each-ref", "--format=%(refname)").split() == [
+        "refs/heads/main", "refs/heads/x",
+    ]  # fmt: skip
+
+
+def test_packed_refs_of_the_agents_change_nothing(twin: Twin) -> None:
+    twin.cage("branch", "x")
+    twin.carry()
+    twin.cage("pack-refs", "--all")
+    twin.carry()
+    assert (twin.git_dir / "refs/heads/x").exists()
+    assert twin.cage("for-each-ref") == twin.host("for-each-ref")
+
+
+def test_many_refs_are_written_at_once(twin: Twin) -> None:
+    head = twin.host("rev-parse", "HEAD").strip()
+    lines = "".join(f"create refs/heads/many/{n} {head}\n" for n in range(1000))
+    subprocess.run(
+        ["git", f"--git-dir={twin.copy}", "update-ref", "--stdin"],
+        input=lines, text=True, env=twin.env, check=True,
+    )  # fmt: skip
+    assert twin.carry() == []
+    assert len(twin.host("for-each-ref").splitlines()) == 1001
+    assert not (twin.git_dir / "refs/heads/many").exists()
+    twin.host("fsck", "--strict")
+
+
+def test_checkout_merge_and_stash_of_the_agents(twin: Twin) -> None:
+    twin.cage("checkout", "-q", "-b", "topic")
+    twin.carry()
+    assert twin.host("symbolic-ref", "HEAD") == "refs/heads/topic\n"
+    (twin.work / "a").write_text("2\n")
+    twin.cage("stash", "-q")
+    twin.carry()
+    assert len(twin.host("stash", "list").splitlines()) == 1
+    twin.host("stash", "pop", "-q")
+    twin.carry()
+    assert twin.cage("stash", "list") == ""
+    assert (twin.work / "a").read_text() == "2\n"
+
+
+def test_a_merge_that_stops_is_seen_on_the_host(twin: Twin) -> None:
+    twin.cage("checkout", "-q", "-b", "topic")
+    (twin.work / "a").write_text("2\n")
+    twin.cage("commit", "-qam", "two")
+    twin.cage("checkout", "-q", "main")
+    (twin.work / "a").write_text("3\n")
+    twin.cage("commit", "-qam", "three")
+    twin.cage("merge", "topic", check=False)
+    twin.carry()
+    assert "You have unmerged paths" in twin.host("status")
+    assert twin.host("ls-files", "-u").count("\n") == 3
+    (twin.work / "a").write_text("4\n")
+    twin.host("commit", "-qam", "merged")
+    twin.carry()
+    assert "nothing to commit, working tree clean" in twin.cage("status")
+
+
+def test_staging_of_both_keeps_the_hosts(twin: Twin) -> None:
+    (twin.work / "b").write_text("b\n")
+    (twin.work / "c").write_text("c\n")
+    twin.host("add", "b")
+    twin.cage("add", "c")
+    assert any("yours stay" in note for note in twin.carry())
+    for git in (twin.host, twin.cage):
+        assert git("diff", "--cached", "--name-only") == "b\n"
+
+
+def test_a_refreshed_index_is_no_change(twin: Twin) -> None:
+    os.utime(twin.work / "a")
+    twin.host("status")
+    (twin.work / "b").write_text("b\n")
+    twin.cage("add", "b")
+    assert twin.carry() == []
+    assert twin.host("diff", "--cached", "--name-only") == "b\n"
+
+
+def test_configuration_that_names_no_program_is_carried(twin: Twin) -> None:
+    twin.cage("remote", "add", "origin", "https://example.com/x.git")
+    twin.cage("config", "user.name", 'Some "One"')
+    twin.cage("config", "branch.main.remote", "origin")
+    twin.cage("config", "branch.main.merge", "refs/heads/main")
+    assert twin.carry() == []
+    assert twin.host("remote", "get-url", "origin") == "https://example.com/x.git\n"
+    assert twin.host("config", "user.name") == 'Some "One"\n'
+    assert twin.host("rev-parse", "--abbrev-ref", "@{u}", check=False) == twin.cage(
+        "rev-parse", "--abbrev-ref", "@{u}", check=False
+    )
+    twin.cage("remote", "remove", "origin")
+    twin.carry()
+    assert twin.host("remote") == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("core.fsmonitor", "touch pwned"),
+        ("core.hooksPath", "evil"),
+        ("core.sshCommand", "evil"),
+        ("core.pager", "evil"),
+        ("core.editor", "evil"),
+        ("core.worktree", "/"),
+        ("alias.st", "!evil"),
+        ("filter.x.clean", "evil"),
+        ("diff.external", "evil"),
+        ("include.path", "../evil"),
+        ("includeIf.gitdir:/.path", "../evil"),
+        ("credential.helper", "!evil"),
+        ("gpg.program", "evil"),
+        ("url.ext::evil.insteadOf", "https://"),
+        ("remote.origin.url", "ext::sh -c evil"),
+        ("remote.origin.url", "../evil"),
+        ("remote.origin.url", "/tmp/evil"),
+        ("remote.origin.url", "file:///tmp/evil"),
+        ("remote.origin.url", "ssh://-oProxyCommand=evil/x"),
+        ("remote.origin.url", "-oProxyCommand=evil:x"),
+        ("remote.origin.url", "--upload-pack=evil"),
+        ("remote.origin.uploadpack", "evil"),
+        ("remote.origin.receivepack", "evil"),
+        ("remote.origin.vcs", "evil"),
+        ("remote.origin.proxy", "evil"),
+        ("branch.main.remote", "../evil"),
+        ("submodule.x.update", "!evil"),
+        ("extensions.worktreeConfig", "true"),
+        ("extensions.partialClone", "x"),
+        ("user.signingkey", "-x"),
+        ("user.name", "a\nb"),
+        ("uploadpack.packObjectsHook", "evil"),
+        ("sequence.editor", "evil"),
+        ("mergetool.x.cmd", "evil"),
+        ("merge.x.driver", "evil"),
+        ("trailer.x.command", "evil"),
+        ("core.attributesFile", "evil"),
+        ("core.gitProxy", "evil"),
+        ("core.askPass", "evil"),
+        ("core.alternateRefsCommand", "evil"),
+        ("interactive.diffFilter", "evil"),
+        ("gc.recentObjectsHook", "evil"),
+        ("protocol.ext.allow", "always"),
+        ("safe.bareRepository", "all"),
+    ],
+)
+def test_configuration_that_could_lead_to_a_program_is_not(
+    twin: Twin, key: str, value: str
+) -> None:
+    before = (twin.git_dir / "config").read_bytes()
+    twin.cage("config", key, value)
+    twin.carry()
+    twin.carry()
+    assert (twin.git_dir / "config").read_bytes() == before
+    assert twin.cage("config", key) == value + "\n"
+
+
+def test_the_hosts_configuration_reaches_the_agent_and_keeps_what_is_held(twin: Twin) -> None:
+    twin.cage("config", "core.fsmonitor", "mine")
+    twin.carry()
+    twin.host("config", "core.abbrev", "12")
+    twin.host("config", "user.email", "me@example.org")
+    twin.carry()
+    assert twin.cage("config", "core.abbrev") == "12\n"
+    assert twin.cage("config", "user.email") == "me@example.org\n"
+    assert twin.cage("config", "core.fsmonitor") == "mine\n"
+    assert "fsmonitor" not in (twin.git_dir / "config").read_text()
+
+
+def test_both_change_a_key_and_the_hosts_stays(twin: Twin) -> None:
+    twin.host("config", "user.name", "Host")
+    twin.cage("config", "user.name", "Cage")
+    twin.carry()
+    twin.carry()
+    assert twin.host("config", "user.name") == "Host\n"
+    assert twin.cage("config", "user.name") == "Host\n"
+
+
+def test_hooks_and_the_like_go_one_way(twin: Twin) -> None:
+    for path in ("hooks/post-commit", "commondir", "config.worktree", "info/attributes",
+                 "info/exclude", "info/grafts", "rebase-merge/git-rebase-todo", "sequencer/todo",
+                 "objects/../gitdir", "worktrees/x/gitdir", "modules/x/config"):  # fmt: skip
+        file = twin.copy / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("evil\n")
+    before = listing(twin.git_dir)
+    twin.carry()
+    assert listing(twin.git_dir) == before
+    hook = twin.git_dir / "hooks" / "pre-commit"
+    hook.write_text("#!/bin/sh\n")
+    hook.chmod(0o755)
+    twin.carry()
+    copied = twin.copy / "hooks" / "pre-commit"
+    assert copied.read_text() == "#!/bin/sh\n"
+    assert copied.stat().st_mode & 0o777 == 0o755
+    assert (twin.copy / "hooks/post-commit").exists()
+
+
+def listing(path: Path) -> dict[str, bytes]:
+    return {
+        str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*") if one.is_file()
+    }
+
+
+@pytest.mark.parametrize("name", ["refs/heads/evil", "HEAD", "MERGE_HEAD", "index", "packed-refs",
+                                  "logs/HEAD", "config", "shallow", "refs/heads"])  # fmt: skip
+@pytest.mark.parametrize("kind", ["symlink", "fifo", "large", "text", "directory"])
+def test_what_is_planted_reaches_nothing(twin: Twin, tmp_path: Path, name: str, kind: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("a" * OIDS + "\n")
+    before = listing(twin.git_dir)
+    path = twin.copy / name
+    if path.is_dir():
+        path.rename(twin.root / "away")
+    elif path.exists():
+        path.unlink()
+    if kind == "symlink":
+        path.symlink_to(secret)
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        (path / "x").mkdir(parents=True)
+    elif kind == "large":
+        with path.open("wb") as file:
+            file.truncate(1 << 33)
+    else:
+        path.write_text("\x1b[2J evil ../../x\n")
+    within(5, twin.carry)
+    after = listing(twin.git_dir)
+    if (name, kind) == ("refs/heads", "directory"):  # no branch is there: they are deleted
+        before = {path: content for path, content in before.items() if "heads/main" not in path}
+    assert after == before
+    assert secret.read_text() == "a" * OIDS + "\n"
+    twin.host("status")
+
+
+def within(seconds: float, call: object) -> None:
+    """It returns in time: nothing waits for a FIFO of the agent's."""
+    assert callable(call)
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive()
+    if failed:
+        raise failed[0]
+
+
+@pytest.mark.parametrize("side", ["refs/heads", "logs/refs/heads"])
+def test_a_directory_that_is_a_symlink_is_not_written_to(
+    twin: Twin, tmp_path: Path, side: str
+) -> None:
+    away = tmp_path / "away"
+    away.mkdir()
+    (twin.copy / side).rename(twin.root / "old")
+    (twin.copy / side).symlink_to(away)
+    twin.commit("host", "b")
+    twin.host("branch", "x")
+    twin.carry()
+    assert list(away.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["refs/heads/-x", "refs/heads/a b", "refs/heads/a..b",
+                                  "refs/heads/.x", "refs/heads/x\x1b[2J",
+                                  "refs/replace/" + 40 * "a",
+                                  "refs/bisect/bad", "refs/heads/x.lock/y"])  # fmt: skip
+def test_names_that_are_no_refs_are_not_carried(twin: Twin, name: str) -> None:
+    head = twin.host("rev-parse", "HEAD")
+    path = twin.copy / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(head)
+    with (twin.copy / "packed-refs").open("a") as file:
+        file.write(f"{head.strip()} {name}2\n")
+    twin.carry()
+    assert twin.host("for-each-ref", "--format=%(refname)") == "refs/heads/main\n"
+
+
+def test_a_held_lock_of_the_hosts_is_waited_out(twin: Twin) -> None:
+    (twin.git_dir / "refs/heads/main.lock").touch()
+    twin.commit("cage", "b")
+    assert not twin.outcome().is_settled
+    assert twin.subjects() == ["first"]
+    (twin.git_dir / "refs/heads/main.lock").unlink()
+    twin.carry()
+    assert twin.subjects() == ["b", "first"]
+
+
+def test_a_repository_the_agent_makes(tmp_path: Path) -> None:
+    twin = Twin(tmp_path, init=False)
+    twin.git_dir.mkdir()
+    twin.carry()
+    assert list(twin.git_dir.iterdir()) == []
+    twin.cage("init", "-q", "-b", "trunk")
+    twin.cage("config", "core.fsmonitor", "evil")
+    (twin.copy / "hooks").mkdir(exist_ok=True)
+    (twin.copy / "hooks/post-commit").write_text("evil\n")
+    twin.commit("cage", "b")
+    twin.carry()
+    assert twin.subjects() == ["b"]
+    assert twin.host("status", "--porcelain") == ""
+    assert "fsmonitor" not in (twin.git_dir / "config").read_text()
+    assert not (twin.git_dir / "hooks").exists()
+    twin.commit("host", "c")
+    twin.cage("gc", "-q")
+    twin.carry()
+    assert twin.cage("log", "--format=%s") == "c\nb\n"
+    twin.commit("cage", "d")
+    twin.carry()
+    assert twin.subjects() == ["d", "c", "b"]
+    twin.host("fsck", "--strict")
+
+
+def test_a_repository_the_host_makes_meanwhile(tmp_path: Path) -> None:
+    twin = Twin(tmp_path, init=False)
+    twin.git_dir.mkdir()
+    twin.carry()
+    twin.host("init", "-q", "-b", "main")
+    twin.commit("host", "b")
+    twin.carry()
+    assert twin.cage("log", "--format=%s") == "b\n"
+    assert twin.cage("status", "--porcelain") == ""
+
+
+def test_work_trees_of_the_agents(twin: Twin) -> None:
+    inside, beside = twin.work / "wt", twin.root / "beside"
+    twin.cage("worktree", "add", "-q", str(inside))
+    twin.cage("worktree", "add", "-q", str(beside))
+    # In a cage the copy is at the host's path; here its links say where it really is.
+    (inside / ".git").write_text(f"gitdir: {twin.git_dir}/worktrees/wt\n")
+    (twin.copy / "worktrees/wt/config.worktree").write_text("[core]\n\tfsmonitor = evil\n")
+    twin.carry()
+    assert sorted(os.listdir(twin.git_dir / "worktrees")) == ["wt"]
+    assert (twin.git_dir / "worktrees/wt/commondir").read_text() == "../..\n"
+    assert not (twin.git_dir / "worktrees/wt/config.worktree").exists()
+    done = subprocess.run(
+        ["git", "status", "--porcelain", "-b"], cwd=inside, env=twin.env, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "## wt\n"
+    assert "refs/heads/beside" in twin.host("for-each-ref")
+
+
+def test_a_settled_pair_says_so(twin: Twin) -> None:
+    twin.commit("cage", "b")
+    twin.carry()
+    import time
+
+    time.sleep(0.05)
+    outcome = twin.outcome()
+    assert outcome.is_settled
+    assert outcome.stamps == twin.outcome().stamps
+    assert len(outcome.paths) == len(outcome.stamps) > 20
+
+
+def test_an_agent_that_removes_its_git_directory_removes_nothing_of_the_hosts(twin: Twin) -> None:
+    import shutil
+
+    for path in twin.copy.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    before = listing(twin.git_dir)
+    assert "removed" in twin.carry()[0]
+    assert listing(twin.git_dir) == before
