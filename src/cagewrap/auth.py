@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 
+from cagewrap.environment import build_pass_rules
 from cagewrap.errors import KeeperError
-from cagewrap.model import AgentLogin, LoginMode, LoginSettings
+from cagewrap.model import AgentLogin, EnvPolicy, LoginMode, LoginSettings
 
 LOGIN_TARGET = "/run/cagewrap/login"
 """Where a cage sees its own login directory, read-only."""
@@ -30,6 +31,7 @@ OWN_VARIABLES = (
     "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY",
 )  # fmt: skip
 """A login that you give yourself. Claude prefers each of them to what cagewrap could add."""
+_OWN = frozenset(name.encode() for name in OWN_VARIABLES)
 
 
 class Source(Enum):
@@ -137,6 +139,17 @@ def token_variable(token: str) -> str:
     return ""
 
 
+def own_login(policy: EnvPolicy, caller: Mapping[bytes, bytes]) -> str:
+    """The variable with a login that the owner gives an agent by its environment, or ""."""
+    given = {name: "a secret" for name, _ in policy.secret_files} | dict(policy.fixed)
+    own = {name.encode(): value.encode(errors="replace") for name, value in given.items()}
+    there = {name: value for name, value in caller.items() if name in _OWN and value}
+    if there:
+        rules = build_pass_rules((*policy.passed, *policy.secret_names))
+        own |= {name: value for name, value in there.items() if rules.passes(name)}
+    return find_own(own)
+
+
 def find_own(env: Mapping[bytes, bytes]) -> str:
     """The variable with a login that an agent's environment holds already, or ""."""
     return next((name for name in OWN_VARIABLES if env.get(name.encode())), "")
@@ -168,6 +181,7 @@ def unpack(text: bytes) -> LoginSettings:
             claude=str(value["claude"]),
             token_command=tuple(value["token_command"]),
             agents=agents,
+            directory=str(value["directory"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise KeeperError("The keeper was sent a login it cannot read.", "") from error

@@ -1,7 +1,7 @@
 """Every failure of cagewrap's own that a user can meet, and its exit code.
 
 The agent's exit status passes through unchanged, so cagewrap's own codes sit in one range
-(110-123) that agents do not use by convention, plus the field's 126 and 127 (a command that
+(109-123) that agents do not use by convention, plus the field's 126 and 127 (a command that
 cannot be run, a command that is not there). `docs/reference/exit-codes.md` is checked against
 this module by a test.
 """
@@ -121,6 +121,13 @@ class UnsupportedError(CagewrapError):
 
     exit_code = 122
     id = "unsupported"
+
+
+class LoginError(CagewrapError):
+    """A login was not completed, or what was given is no token."""
+
+    exit_code = 109
+    id = "login"
 
 
 class AgentNotExecutableError(CagewrapError):

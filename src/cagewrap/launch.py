@@ -75,16 +75,23 @@ def _prepare(
         raise UsageError("There is no command after `--`.", "cagewrap -- claude")
     if plan.flags.dry_run:
         _show(plan)
-    record = choose_session(plan, command)
-    connection = connect(plan.paths, record.name, ahead)
-    policy = _policy(plan.settings)
-    ticket = warm.Ticket(os.fsencode(plan.paths.socket_file(record.name)), policy)
-    if not record.rm:
+    ticket, connection = prepare_plan(plan, command, ahead)
+    if not plan.settings.rm:
         raw_flags = [os.fsencode(flag) for flag in flags]
         names = [os.fsencode(name) for name in plan.settings.session_env]
         config = (os.fsencode(plan.paths.config_file), config_stamp)
         warm.write_ticket(cwd, raw_flags, config, ticket, names)
     return ticket, connection
+
+
+def prepare_plan(
+    plan: Plan, command: list[str], ahead: Ahead | None = None
+) -> tuple[warm.Ticket, socket.socket]:
+    """Find or make the cage of a plan, and connect to its keeper."""
+    record = choose_session(plan, command)
+    connection = connect(plan.paths, record.name, ahead)
+    path = os.fsencode(plan.paths.socket_file(record.name))
+    return warm.Ticket(path, _policy(plan.settings)), connection
 
 
 def prepare_named(name: str) -> tuple[warm.Ticket, socket.socket]:

@@ -119,12 +119,14 @@ class LoginSettings:
     """The `[login]` table. claude: the program that renews the login, "" for the one found.
 
     token_command: prints the token for the modes `token` and `broker`; () for the token file.
+    directory: the host's path of mode `directory`, "" for the one that cages share.
     """
 
     mode: LoginMode = LoginMode.AUTO
     claude: str = ""
     token_command: tuple[str, ...] = ()
     agents: tuple[AgentLogin, ...] = ()
+    directory: str = ""
 
 
 @dataclass(frozen=True, slots=True)

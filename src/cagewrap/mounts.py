@@ -15,7 +15,7 @@ from cagewrap.auth import LOGIN_TARGET, SHARED_TARGET
 from cagewrap.errors import MountRefusedError
 from cagewrap.gitdirs import find_git_dirs
 from cagewrap.hidden import find_hidden
-from cagewrap.model import LoginMode, Mount, Owner, Settings
+from cagewrap.model import LoginMode, LoginSettings, Mount, Owner, Settings
 from cagewrap.mountargs import mount_args
 from cagewrap.paths import Paths
 from cagewrap.project import Project, caller_cwd, find_project
@@ -87,7 +87,7 @@ def build_mount_plan(
     git_mounts, git_notes = _git_mounts(project, places, asked)
     seen = (
         *_home_mounts(owner, home_dir),
-        *_login_mounts(settings.login.mode, home_dir, paths),
+        *_login_mounts(settings.login, home_dir, paths),
         *_project_mounts(project),
         *asked,
         *git_mounts,
@@ -146,12 +146,12 @@ def _home_mounts(owner: Owner, home_dir: str) -> tuple[Mount, ...]:
     return tuple(Mount(source, home, readonly=False, why="private HOME") for home in homes)
 
 
-def _login_mounts(mode: LoginMode, home_dir: str, paths: Paths) -> Iterator[Mount]:
+def _login_mounts(login: LoginSettings, home_dir: str, paths: Paths) -> Iterator[Mount]:
     """Where a login is handed over. Of every cage, so that a change of mode needs no new one."""
     own = os.path.join(os.path.dirname(os.path.realpath(home_dir)), "login")
     yield Mount(own, LOGIN_TARGET, readonly=True, why="login")
-    if mode is LoginMode.DIRECTORY:
-        shared = os.path.realpath(paths.shared_login_dir)
+    if login.mode is LoginMode.DIRECTORY:
+        shared = os.path.realpath(login.directory or paths.shared_login_dir)
         yield Mount(shared, SHARED_TARGET, readonly=False, why="shared login")
 
 

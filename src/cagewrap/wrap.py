@@ -12,6 +12,10 @@ from cagewrap import warm
 from cagewrap.errors import DirectoryError, KeeperError
 from cagewrap.shim import Shim
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cagewrap.launch import Plan
+
 _CONNECT_TRIES = 8
 """A keeper that is about to stop sends the shim away; each try may meet one such keeper."""
 
@@ -57,6 +61,17 @@ def wrap_in(name: str, command: list[str]) -> None:
     for _ in range(_CONNECT_TRIES):
         ticket, connection = launch.prepare_named(name)
         _hand_over(connection, ticket, command, os.getcwdb())
+        _wait_a_moment()
+    raise _kept_leaving()
+
+
+def wrap_plan(plan: Plan, command: list[str]) -> None:
+    """Run `command` in the cage of a plan that was not made of a command line; never returns."""
+    from cagewrap import launch
+
+    for _ in range(_CONNECT_TRIES):
+        ticket, connection = launch.prepare_plan(plan, command)
+        _hand_over(connection, ticket, command, os.fsencode(plan.project.cwd))
         _wait_a_moment()
     raise _kept_leaving()
 

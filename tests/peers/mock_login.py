@@ -24,6 +24,8 @@ from typing import Any, Self
 NAMES = ("platform.claude.com", "api.anthropic.com")
 ACCESS = "sk-ant-oat01-MARKED-"
 REFRESH = "sk-ant-ort01-MARKED-"
+CODE = "CODE-MARKED"
+"""What a person is shown in the browser, and pastes."""
 SCOPES = "user:inference user:profile user:sessions:claude_code"
 
 
@@ -135,8 +137,8 @@ class MockLogin:
 
     def answer(self, asked: dict[str, Any]) -> tuple[int, Any]:
         with self._lock:
-            token, status = asked["refresh_token"], self.status
-            is_good = token in self.tokens
+            token, status = asked.get("refresh_token", ""), self.status
+            is_good = token in self.tokens or asked.get("code") == CODE
             if not status:
                 self.tokens.discard(token)  # spent from the moment it is asked with
             number = next(self._count)

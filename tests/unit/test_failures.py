@@ -962,6 +962,7 @@ def test_every_error_can_be_met():
         errors.CagewrapError,
         errors.InternalError,
         errors.UsageError,
+        errors.LoginError,
         errors.KeeperError,
         errors.UnsupportedError,
     }

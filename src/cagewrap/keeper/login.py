@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 
 from cagewrap import auth
 from cagewrap.auth import Plan, Source
-from cagewrap.environment import build_pass_rules
 from cagewrap.errors import CagewrapError, SessionError, UnsupportedError
 from cagewrap.keeper.care import Care, Note
 from cagewrap.keeper.loop import Loop
@@ -21,7 +20,7 @@ from cagewrap.keeper.refreshing import Refresher
 from cagewrap.keeper.request import Request
 from cagewrap.keeper.tokens import TokenCommand
 from cagewrap.loginstore import CREDENTIALS, EARLY_S, LoginStore, Stamp, replace_file
-from cagewrap.model import LoginMode, LoginSettings
+from cagewrap.model import EnvPolicy, LoginMode, LoginSettings
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record
 
@@ -95,7 +94,7 @@ class Login(Care):
         return {}
 
     def after(self, request: Request, note: Note) -> None:  # noqa: ARG002
-        """The file stays as long as the cage runs: what the agent left behind may need it."""
+        """The file stays while anything of a message runs: it may be in use."""
         self._users.discard(id(request))
 
     def poll(self) -> None:
@@ -107,6 +106,10 @@ class Login(Care):
             self._renew_if_early()
         except (OSError, CagewrapError) as error:
             self._say_once(f"the login cannot be handed over: {error}", self._log)
+
+    def idle(self) -> None:
+        """Nobody needs the file."""
+        self._unpublish()
 
     def close(self) -> None:
         """Leave no token behind."""
@@ -213,14 +216,9 @@ class Login(Care):
 
     def _own(self, request: Request) -> str:
         """The variable with a login that the owner gives the agent, or ""."""
-        given = {name: "secret" for name, _ in request.secret_files}
-        given |= dict((*self._record.fixed_env, *request.fixed))
-        own = {name.encode(): value.encode(errors="replace") for name, value in given.items()}
-        there = {name: value for name, value in request.env.items() if name in _OWN and value}
-        if there:
-            rules = build_pass_rules((*request.passed, *request.secret_names))
-            own |= {name: value for name, value in there.items() if rules.passes(name)}
-        return auth.find_own(own)
+        fixed = (*self._record.fixed_env, *request.fixed)
+        policy = EnvPolicy(request.passed, fixed, request.secret_names, request.secret_files)
+        return auth.own_login(policy, request.env)
 
     def _check_mounts(self, plan: Plan) -> None:
         """Raise SessionError when the cage was made without the place for such a login."""
@@ -258,9 +256,6 @@ class Login(Care):
         if text not in self._told:
             self._told.add(text)
             note(text)
-
-
-_OWN = frozenset(name.encode() for name in auth.OWN_VARIABLES)
 
 
 def _encoded(text: str) -> bytes:
