@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cagewrap.errors import CagewrapError
+from cagewrap.errors import SessionError
 
 DIFF_BYTES = 256 * 1024
 """A longer difference is cut off; what differs is said in any case."""
@@ -41,8 +41,9 @@ class Provider(Protocol):
     OSError.
     """
 
-    def pending(self) -> Sequence[Held]:
-        """All that is held back."""
+    def pending(self, *, is_look: bool = True) -> Sequence[Held]:
+        """All that is held back. is_look: a person is shown it now; `accept` may hold on to that,
+        and refuse what the agent has changed since."""
 
     def count(self) -> int:
         """How many that are, for `ls`: without reading contents, and in few milliseconds."""
@@ -64,8 +65,8 @@ def printable(text: str) -> str:
 
 
 def find(providers: Sequence[Provider], path: str) -> Provider:
-    """The provider that holds `path`. Raises CagewrapError when none does."""
+    """The provider that holds `path`. Raises SessionError when none does."""
     for provider in providers:
-        if any(one.path == path for one in provider.pending()):
+        if any(one.path == path for one in provider.pending(is_look=False)):
             return provider
-    raise CagewrapError(f"Nothing is held back at {path!r}.", "cagewrap review")
+    raise SessionError(f"Nothing is held back at {path!r}.", "cagewrap review")

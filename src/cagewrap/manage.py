@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cagewrap import control, foreign, proc, sessions
+from cagewrap import control, foreign, proc, review, sessions
 from cagewrap.childenv import search_path
 from cagewrap.errors import CagewrapError, InternalError, KeeperError, SessionError
+from cagewrap.holding import places
 from cagewrap.keeper import cgroups
 from cagewrap.keeper.leftovers import kill_leftovers
 from cagewrap.paths import Paths
@@ -40,6 +41,7 @@ class SessionInfo:
     no longer has its container), "unknown" (podman did not answer) or "unresponsive" (its keeper
     did not answer: `stop` ends it). messages: agents at work.
     is_outdated: settings have changed since it was made. Times in seconds since the epoch.
+    held: how many changes are held back, see `cagewrap review`.
     """
 
     name: str
@@ -53,6 +55,7 @@ class SessionInfo:
     is_outdated: bool
     ports: tuple[tuple[int, int], ...] = ()
     kill: str = ""
+    held: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class Sessions:
                 "unresponsive"
                 if record.name in silent
                 else _status(record, states[record.name], statuses),
+                review.count(self.paths, record),
             )
             for record in records
         )
@@ -179,6 +183,7 @@ class Sessions:
         if state.cgroup:
             cgroups.remove(state.cgroup)
         self._remove_runtime_files(record.name)
+        places.clear_after(self.paths, record.name, record.project)
         return is_running
 
     def _is_begun(self, name: str) -> bool:
@@ -196,6 +201,7 @@ class Sessions:
             if record.layer_image:
                 self._podman(podman.remove_image_args(record.layer_image))
             self._remove_directory(record.name)
+        places.forget(self.paths, record.project)
         return Done("removed", record.name)
 
     def _refuse_at_work(self, record: Record) -> None:
@@ -412,7 +418,9 @@ def _explained(done: proc.Outcome, image: str = "") -> CagewrapError:
     return explain_failure(done.argv, done.returncode, done.stderr, image=image)
 
 
-def _info(record: Record, state: State, answer: control.Answer, status: str) -> SessionInfo:
+def _info(
+    record: Record, state: State, answer: control.Answer, status: str, held: int
+) -> SessionInfo:
     return SessionInfo(
         name=record.name,
         session=record.session,
@@ -425,6 +433,7 @@ def _info(record: Record, state: State, answer: control.Answer, status: str) -> 
         is_outdated=record.is_outdated,
         ports=tuple((int(a), int(b)) for a, b in _ports(answer)),
         kill=str(answer.get("kill", "")),
+        held=held,
     )
 
 

@@ -78,6 +78,9 @@ def ls(*, as_json: bool) -> None:
         click.echo(
             "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
         )
+    for one in found:
+        if one.held:
+            click.echo(f"{one.held} held back in {one.name}: cagewrap review {one.name}", err=True)
     if any(one.is_outdated for one in found):
         click.echo("* settings have changed: `cagewrap recreate NAME` applies them", err=True)
 

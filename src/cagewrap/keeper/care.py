@@ -32,6 +32,9 @@ class Care:
     def poll(self) -> None:
         """Called every POLL_S while anything of a message runs. Raises nothing."""
 
+    def idle(self) -> None:
+        """Nothing of any message runs any more, and `poll` was called since. Raises nothing."""
+
     def after(self, request: Request, note: Note) -> None:
         """The agent of a message has ended, and nobody has been told yet. Raises nothing. What it
         left in the background may still run."""

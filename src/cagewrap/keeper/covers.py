@@ -1,4 +1,4 @@
-"""Mounting a directory of the host's into a container that runs already.
+"""Mounting a directory or file of the host's into a container that runs already.
 
 A process in podman's user namespace clones a mount of the directory (in a mount namespace of its
 own, where it may), enters the container's mount namespace, and attaches the clone there. Nothing
@@ -9,8 +9,10 @@ which no cage has.
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +24,7 @@ _EMPTY_PATHS = 0x04 | 0x40  # MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
 _AT_EMPTY_PATH = 0x1000
 _CLONE_NEWNS = 0x20000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
-_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ANYTHING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Identity = tuple[int, int]
 """Device and inode."""
@@ -32,15 +34,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """One directory to be seen at a place of the container instead of what lies there.
+    """One directory or file to be seen at a place of the container instead of what lies there.
 
-    source: a directory of the host's. target: the place inside. over: what lies there now; with
-    anything else there (a mount of the owner's, another cover) nothing is done.
+    source: the host's. target: the place inside. over: what lies there now; with anything else
+    there (a mount of the owner's, another cover) nothing is done. source_is: what the source must
+    be, where an agent may have exchanged it.
     """
 
     source: str
     target: str
     over: Identity
+    source_is: Identity | None = None
 
 
 def identity(path: str) -> Identity:
@@ -73,16 +77,21 @@ def _attach_all(user: int, mounts: int, covers: Sequence[Cover]) -> bytes:
     namespaces.enter(user)
     _check(_libc.unshare(_CLONE_NEWNS))
     _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
-    clones = [_clone(cover.source) for cover in covers]
+    clones = [_clone(cover) for cover in covers]
     namespaces.enter(mounts)
     return json.dumps(
         [_attach(clone, cover) for clone, cover in zip(clones, covers, strict=True)]
     ).encode()
 
 
-def _clone(source: str) -> int:
-    fd = os.open(source, _DIRECTORY)
+def _clone(cover: Cover) -> int:
+    fd = os.open(cover.source, _ANYTHING)
     try:
+        found = os.fstat(fd)
+        if stat.S_ISLNK(found.st_mode) or (found.st_dev, found.st_ino) != (
+            cover.source_is or (found.st_dev, found.st_ino)
+        ):
+            raise OSError(errno.EAGAIN, f"{cover.source} was exchanged")
         flags = _OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC
         return _check(_libc.syscall(_OPEN_TREE, fd, b"", flags))
     finally:
@@ -92,7 +101,7 @@ def _clone(source: str) -> int:
 def _attach(clone: int, cover: Cover) -> Identity:
     """By descriptors: what an agent puts in the place meanwhile is not mounted over."""
     try:
-        target = os.open(cover.target, _DIRECTORY)
+        target = os.open(cover.target, _ANYTHING)
     except OSError:
         return identity(cover.target)
     try:

@@ -10,6 +10,7 @@ from cagewrap.keeper import cgroups, guest, handover, namespaces
 from cagewrap.keeper.care import Care
 from cagewrap.keeper.container import Container
 from cagewrap.keeper.conversations import Conversations
+from cagewrap.keeper.heldback import HeldBack
 from cagewrap.keeper.launcher import Inside, Launcher, look_inside
 from cagewrap.keeper.login import Login
 from cagewrap.keeper.loop import Loop
@@ -57,7 +58,11 @@ class Running:
         self.upkeep = Upkeep(record, pid)
         self.ports = Ports(loop, record.name, pid)
         self.login = Login(loop, record, paths, log)
-        self.cares: tuple[Care, ...] = (self.login, Conversations(record, paths, log))
+        self.cares: tuple[Care, ...] = (
+            self.login,
+            Conversations(record, paths, log),
+            HeldBack(loop, record, paths, pid, log),
+        )
 
     def open_ports(self, note: Callable[[str], None]) -> None:
         """Open the ports of the record. One of the host's that is taken is told, and left out."""
@@ -107,6 +112,11 @@ class Running:
         """What is done while anything of a message runs."""
         for care in self.cares:
             care.poll()
+
+    def idle(self) -> None:
+        """Nothing of a message runs any more."""
+        for care in self.cares:
+            care.idle()
 
     def close(self) -> None:
         """The cage stops."""

@@ -242,9 +242,13 @@ class Keeper:
     def _poll(self) -> None:
         self._polling = None
         self._forget_ended()
-        if self.running is not None and (self.messages or self.lingering):
-            self.running.poll()
+        if self.running is None:
+            return
+        self.running.poll()  # once more after the last process has ended
+        if self.messages or self.lingering:
             self._arm_poll()
+        else:
+            self.running.idle()
 
     # -- commands ------------------------------------------------------------------------------
 
@@ -372,6 +376,8 @@ class Keeper:
     def _exit(self) -> None:
         """Leave nothing of ours behind; a `--rm` cage goes with all it had."""
         self._is_leaving = True
+        for path in self.lingering:  # in a `--rm` cage they still run
+            cgroups.kill(path)
         if self.running is not None:
             self.running.close()
         if self.record.rm:

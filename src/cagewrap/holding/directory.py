@@ -1,0 +1,245 @@
+"""The private copy of one directory of the project, which the cage sees instead of it.
+
+What the host changes is carried into the copy unless the agent changed the same file. What the
+agent changes stays in the copy; the difference between what both had last (the base) and the copy
+is what is held back. Callers hold the session's lock (`locked`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cagewrap import beneath
+from cagewrap.holding import tree
+from cagewrap.holding.names import UNCOPIED
+from cagewrap.holding.tree import Scan, Stamp
+
+FEW = 300
+"""So many files are all looked at before every message; of more, only the directories."""
+
+
+def store_dir(cage_dir: str) -> str:
+    """Where a session keeps what is held back."""
+    return os.path.join(cage_dir, "held")
+
+
+@contextmanager
+def locked(directory: str) -> Iterator[None]:
+    """The lock of a store, made if need be."""
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    fd = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def key_of(path: str) -> str:
+    """A file name for any path."""
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+
+
+class HeldDirectory:
+    """One of them. `path`: of the host's directory from the project's root."""
+
+    def __init__(self, store: str, path: str) -> None:
+        """store: `store_dir` of the session. Makes nothing."""
+        self.path = path
+        self.dir = os.path.join(store, "directories", key_of(path))
+        self.copy_dir = os.path.join(self.dir, "copy")
+        self._base_file = os.path.join(self.dir, "base.json")
+        self._base_stamp = 0
+        self._left_out = UNCOPIED.get(path, ())
+        self._last: Scan | None = None
+        self.base: dict[str, tuple[str, Stamp]] = {}
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a copy."""
+        return os.path.exists(self._base_file)
+
+    def create(self, host: int) -> None:
+        """Make the copy of the directory `host`."""
+        shutil.rmtree(self.dir, ignore_errors=True)
+        os.makedirs(self.copy_dir, mode=0o700)
+        os.chmod(self.copy_dir, 0o755)  # noqa: S103 - for users inside; its parents are 0700
+        copy = beneath.open_root(self.copy_dir)
+        found = tree.scan(host, self._left_out)
+        base: dict[str, tuple[str, Stamp]] = {}
+        try:
+            for path, stamp in found.files.items():
+                with contextlib.suppress(OSError):
+                    tree.copy(host, copy, path)
+                base[path] = (tree.digest(copy, path), stamp)
+        finally:
+            os.close(copy)
+        self.base, self._last = base, found
+        self._write_base()
+
+    def adopt(self) -> None:
+        """Take what lies in the copy for the agent's: the host has nothing."""
+        self.base, self._last = {}, None
+        self._write_base()
+
+    def sync(self, host: int) -> None:
+        """Carry what the host changed since into the copy."""
+        self._read_base()
+        found = self._changed(host)
+        if found is None:
+            return
+        copy = beneath.open_root(self.copy_dir)
+        is_changed = False
+        try:
+            for path in found.files.keys() | self.base.keys():
+                is_changed |= self._sync_file(host, copy, path, found.files.get(path))
+        finally:
+            os.close(copy)
+        self._last = found
+        if is_changed:
+            self._write_base()
+
+    def _changed(self, host: int) -> Scan | None:
+        """What the host has, if that may be something else than last time."""
+        last = self._last
+        if last is not None and len(last.files) > FEW and _same_directories(host, last):
+            return None
+        found = tree.scan(host, self._left_out)
+        return None if last is not None and found.files == last.files else found
+
+    def _sync_file(self, host: int, copy: int, path: str, stamp: Stamp | None) -> bool:
+        known = self.base.get(path)
+        if known is not None and known[1] == stamp:
+            return False
+        wanted = tree.digest(host, path) if stamp else tree.MISSING
+        before = known[0] if known else tree.MISSING
+        if wanted != before and tree.digest(copy, path) == before:
+            with contextlib.suppress(OSError):
+                tree.copy(host, copy, path)
+        if stamp:
+            self.base[path] = (wanted, stamp)
+        else:
+            self.base.pop(path, None)
+        return True
+
+    def pending(self) -> dict[str, str]:
+        """What the agent changed: path in the directory, and digest of the agent's version."""
+        self._read_base()
+        copy = beneath.open_root(self.copy_dir)
+        try:
+            found = tree.scan(copy, self._left_out)
+            digests = {path: tree.digest(copy, path) for path in found.files}
+        finally:
+            os.close(copy)
+        changed = {
+            path: digest
+            for path, digest in digests.items()
+            if digest != self.base.get(path, (tree.MISSING,))[0]
+        }
+        removed = {
+            path: tree.MISSING
+            for path, (digest, _) in self.base.items()
+            if path not in digests and digest not in (tree.MISSING, tree.TOO_LARGE)
+        }
+        return changed | removed
+
+    def agree(self, host: int, path: str) -> None:
+        """Both sides have the same file now."""
+        stamp = tree.stamp_at(host, path)
+        if stamp is None:
+            self.base.pop(path, None)
+        else:
+            self.base[path] = (tree.digest(host, path), stamp)
+        self._write_base()
+
+    def _read_base(self) -> None:
+        """Read what is written down, if another process wrote it."""
+        stamp = os.stat(self._base_file).st_mtime_ns
+        if stamp == self._base_stamp:
+            return
+        with open(self._base_file, encoding="utf-8") as file:
+            written = json.load(file)
+        self.base = {path: (one[0], tuple(one[1])) for path, one in written["files"].items()}
+        self._base_stamp, self._last = stamp, None
+
+    def _write_base(self) -> None:
+        temporary = f"{self._base_file}.{os.getpid()}"
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump({"path": self.path, "files": self.base}, file)
+        os.replace(temporary, self._base_file)
+        self._base_stamp = os.stat(self._base_file).st_mtime_ns
+
+
+def take(root: int, path: str, copy: HeldDirectory) -> None:
+    """Move an agent's directory out of the project: it is the copy then. Raises OSError.
+
+    What is too large, or another user's, on another file system stays behind under a name that
+    nothing looks for.
+    """
+    shutil.rmtree(copy.dir, ignore_errors=True)
+    os.makedirs(copy.dir, mode=0o700)
+    with tree.parent(root, path) as (above, name):
+        try:
+            os.rename(name, copy.copy_dir, src_dir_fd=above)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            _carry_over(above, name, copy)
+    copy.adopt()
+
+
+def _carry_over(above: int, name: str, copy: HeldDirectory) -> None:
+    aside = beneath.TEMPORARY_PREFIX + secrets.token_hex(6)
+    os.rename(name, aside, src_dir_fd=above, dst_dir_fd=above)
+    os.mkdir(copy.copy_dir, 0o755)
+    source, target = beneath.open_dir(above, (aside,)), beneath.open_root(copy.copy_dir)
+    try:
+        for path in tree.scan(source).files:
+            with contextlib.suppress(OSError):
+                tree.copy(source, target, path)
+                tree.remove(source, path)
+    finally:
+        os.close(source)
+        os.close(target)
+    shutil.rmtree(aside, ignore_errors=True, dir_fd=above)
+
+
+def held_directories(store: str) -> list[HeldDirectory]:
+    """All of a session's."""
+    above = os.path.join(store, "directories")
+    found: list[HeldDirectory] = []
+    try:
+        keys = sorted(os.listdir(above))
+    except FileNotFoundError:
+        return []
+    for key in keys:
+        path = os.path.join(above, key, "base.json")
+        with (
+            contextlib.suppress(OSError, ValueError, KeyError),
+            open(path, encoding="utf-8") as file,
+        ):
+            found.append(HeldDirectory(store, json.load(file)["path"]))
+    return found
+
+
+def _same_directories(host: int, last: Scan) -> bool:
+    """Whether no file was made, removed or replaced by rename in any of the directories."""
+    for path, mtime in last.directories.items():
+        try:
+            fd = beneath.open_dir(host, path.split("/") if path else ())
+        except OSError:
+            return False
+        is_same = os.fstat(fd).st_mtime_ns == mtime
+        os.close(fd)
+        if not is_same:
+            return False
+    return True

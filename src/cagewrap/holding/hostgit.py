@@ -1,0 +1,97 @@
+"""Which files of a project the owner's git is told to obey, beside its own directory.
+
+Reads configuration of the host's alone, and runs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cagewrap.gitsync.configtext import CONFIG_BYTES, ConfigRefusedError, parse
+from cagewrap.project import read_small
+
+_INCLUDES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class NamedByGit:
+    """stamp: of the files it was read from. hooks: a directory in the project, or "".
+    files: included files in the project. Paths are relative to the project."""
+
+    stamp: tuple[int, ...]
+    hooks: str = ""
+    files: tuple[str, ...] = ()
+
+
+def named_by_git(project: str, home: str, before: NamedByGit | None) -> NamedByGit:
+    """What git obeys now; `before` itself if its files have not changed."""
+    configs = [
+        os.path.join(home, ".gitconfig"),
+        os.path.join(home, ".config", "git", "config"),
+        _repository_config(project),
+    ]
+    stamp = tuple(number for path in configs for number in _stamp(path))
+    if before is not None and before.stamp == stamp:
+        return before
+    hooks = ""
+    files: list[str] = []
+    todo = configs
+    while todo and len(files) < _INCLUDES:
+        path = todo.pop(0)
+        for key, values in _read(path).items():
+            if key == "core.hookspath":
+                hooks = _in_project(project, os.path.join(project, _expand(values[-1], home)))
+            elif key == "include.path" or (key.startswith("includeif.") and key.endswith(".path")):
+                for value in values:
+                    full = os.path.join(os.path.dirname(path), _expand(value, home))
+                    inside = _in_project(project, full)
+                    if inside:
+                        files.append(inside)
+                    todo.append(full)
+    return NamedByGit(stamp, hooks, tuple(dict.fromkeys(files)))
+
+
+def parents(paths: tuple[str, ...]) -> Iterator[str]:
+    """The directories on the way to paths."""
+    for path in paths:
+        above = os.path.dirname(path)
+        while above:
+            yield above
+            above = os.path.dirname(above)
+
+
+def _repository_config(project: str) -> str:
+    git = os.path.join(project, ".git")
+    text = read_small(git)
+    if text.startswith("gitdir:"):
+        git = os.path.join(project, text.removeprefix("gitdir:").strip())
+        common = read_small(os.path.join(git, "commondir")).strip()
+        git = os.path.join(git, common) if common else git
+    return os.path.join(git, "config")
+
+
+def _read(path: str) -> dict[str, tuple[str, ...]]:
+    try:
+        return parse(read_small(path, CONFIG_BYTES))
+    except ConfigRefusedError:
+        return {}
+
+
+def _in_project(project: str, path: str) -> str:
+    """The path from the project's root, "" if it does not lie in it."""
+    full = os.path.normpath(path)
+    return full[len(project) + 1 :] if full.startswith(project + "/") else ""
+
+
+def _expand(value: str, home: str) -> str:
+    return home + value[1:] if value.startswith("~/") else value
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_ino, found.st_size, found.st_mtime_ns)

@@ -1,0 +1,181 @@
+"""Which directories of the project are covered in the cage by private copies."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cagewrap import beneath
+from cagewrap.errors import SessionError
+from cagewrap.holding import directory, tree
+from cagewrap.holding.directory import HeldDirectory
+from cagewrap.holding.names import DIRECTORIES, PLACEHOLDERS
+from cagewrap.holding.places import Place
+from cagewrap.holding.shelf import hold
+from cagewrap.keeper import covers
+from cagewrap.keeper.covers import Cover, Identity
+from cagewrap.sessions import Record
+
+_NOTHING: Identity = (0, 0)
+
+
+class Coverings:
+    """Of one running container. Callers hold the project's lock."""
+
+    def __init__(self, record: Record, place: Place, store: str, root: int, init_pid: int) -> None:
+        """root: descriptor of the project. store: the session's."""
+        self._record, self._place, self._root, self._init_pid = record, place, root, init_pid
+        self._store = store
+        self.hooks = ""
+        """A directory that git runs hooks of, beside the usual ones."""
+        self._copies = {one.path: one for one in directory.held_directories(store)}
+        self._covered: dict[str, Identity] = {}
+        self._is_late: set[str] = set()
+        """Those that were covered while an agent worked: it may have had one open."""
+        self._has_begun = False
+
+    def must_renew(self) -> bool:
+        """Whether there is a directory that is not covered."""
+        return any(
+            self._identity(path) != self._covered.get(path, _NOTHING) for path in self._names()
+        )
+
+    def renew(self) -> list[str]:
+        """Cover what is not covered, and carry the host's changes into the copies; the
+        directories of an agent's that were moved out of the project.
+
+        Raises OSError, or SessionError when something cannot be covered.
+        """
+        taken: list[str] = []
+        new: list[tuple[str, Identity]] = []
+        for path in self._names():
+            found = self._identity(path)
+            if found == _NOTHING and self._is_needed(path):
+                found = self._make(path)
+            if found == _NOTHING:
+                self._covered.pop(path, None)
+            elif self._covered.get(path) == found:
+                self._sync(path)
+            else:
+                taken += self._prepare(path)
+                new.append((path, self._identity(path)))
+        self._attach(new)
+        self._has_begun = True
+        return taken
+
+    def hold_late(self, files: str) -> list[str]:
+        """Take out what came into a directory that was covered late, not by way of the copy."""
+        held: list[str] = []
+        for path in self._is_late:
+            copy = self._copies[path]
+            with self._opened(path) as host:
+                found = tree.scan(host)
+                late = [
+                    name
+                    for name, stamp in found.files.items()
+                    if stamp[4] >= self._place.since_ns()
+                    and copy.base.get(name, ("",))[0] != tree.digest(host, name)
+                ]
+            for name in late:
+                hold(self._root, f"{path}/{name}", files)
+                held.append(f"{path}/{name}")
+        return held
+
+    def settle(self) -> None:
+        """No agent has anything open any more."""
+        self._is_late.clear()
+
+    def _names(self) -> list[str]:
+        """Directories in the project that are or may be to be covered."""
+        more = (self.hooks,) if self.hooks else ()
+        return list(dict.fromkeys((*DIRECTORIES, *more, *self._copies)))
+
+    def _is_needed(self, path: str) -> bool:
+        """Whether a directory must be there for the agent to have a private one."""
+        return "/" not in path and (path in PLACEHOLDERS or path in self._copies)
+
+    def _identity(self, path: str) -> Identity:
+        found = tree.stat_below(self._root, path)
+        if found is None or not stat.S_ISDIR(found.st_mode):
+            return _NOTHING
+        return (found.st_dev, found.st_ino)
+
+    def _make(self, path: str) -> Identity:
+        """An empty directory, unless something else is there or the project cannot be written."""
+        try:
+            self._place.make(path)
+        except OSError:
+            return _NOTHING
+        return self._identity(path)
+
+    def _prepare(self, path: str) -> list[str]:
+        """See that there is a copy; what an agent made while it works becomes the copy."""
+        copy = self._copies.setdefault(path, HeldDirectory(self._store, path))
+        is_agents = self._has_begun and self._is_new(path)
+        if is_agents:
+            self._is_late.add(path)
+        if copy.exists:
+            if not is_agents:
+                self._sync(path)
+            return []
+        if not is_agents or path in self._place.made():
+            with self._opened(path) as host:
+                copy.create(host)
+            return []
+        directory.take(self._root, path, copy)
+        self._place.make(path)
+        return [path]
+
+    def _is_new(self, path: str) -> bool:
+        """Whether a directory came to be, or was moved here, while an agent worked."""
+        found = tree.stat_below(self._root, path)
+        return found is not None and found.st_ctime_ns >= self._place.since_ns()
+
+    def _sync(self, path: str) -> None:
+        if path in self._is_late:
+            return
+        with self._opened(path) as host:
+            self._copies[path].sync(host)
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[int]:
+        host = beneath.open_dir(self._root, path.split("/"))
+        try:
+            yield host
+        finally:
+            os.close(host)
+
+    def _attach(self, new: list[tuple[str, Identity]]) -> None:
+        wanted = [
+            (path, Cover(self._copies[path].copy_dir, target, over))
+            for path, over in new
+            for target in self._targets(path)
+        ]
+        if not wanted:
+            return
+        try:
+            seen = covers.attach(self._init_pid, [cover for _, cover in wanted])
+        except OSError as error:
+            raise SessionError(
+                f"The private copy of a directory cannot be mounted in the cage: {error}.",
+                f"cagewrap stop {self._record.name}, then send the message again",
+            ) from error
+        for (path, cover), found in zip(wanted, seen, strict=True):
+            if found in (_NOTHING, cover.over):
+                raise SessionError(
+                    f"{cover.target} in the cage is not covered by its private copy: something "
+                    "was moved, inside or on the host.",
+                    f"cagewrap stop {self._record.name}, then send the message again",
+                )
+            self._covered[path] = cover.over
+
+    def _targets(self, path: str) -> list[str]:
+        """Where in the cage a directory of the project is to be seen."""
+        full = os.path.join(self._record.project, path)
+        return [
+            target + full[len(source) :]
+            for source, target in self._record.binds
+            if full.startswith(source.rstrip("/") + "/")
+        ] or [full]

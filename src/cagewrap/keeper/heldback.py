@@ -1,0 +1,210 @@
+"""Care: what the agent writes in the project and the host would run stays out of the host's reach.
+
+Directories are covered, in the cage, by private copies (`coverings`). Single files are compared
+twice a second and put back. The rest of the project is walked through by another process, at the
+first message and when nothing of an agent's runs any more, and from time to time in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+
+from cagewrap import beneath
+from cagewrap.errors import SessionError
+from cagewrap.holding import directory, hostgit, places
+from cagewrap.holding.directory import locked
+from cagewrap.holding.names import DIRECTORIES
+from cagewrap.holding.places import Place
+from cagewrap.holding.provider import write_count
+from cagewrap.holding.walk import Findings, Walk, load
+from cagewrap.holding.watch import LINKS, Watch
+from cagewrap.keeper import namespaces
+from cagewrap.keeper.care import Care, Note
+from cagewrap.keeper.coverings import Coverings
+from cagewrap.keeper.loop import Loop
+from cagewrap.keeper.request import Request
+from cagewrap.paths import Paths
+from cagewrap.sessions import Record
+
+_REST = 10.0
+"""A walk is followed by a pause of so many times what it took."""
+_SHORT_S = 0.03
+"""A walk that takes no longer is made before a message's end is told."""
+_TOLD = 5
+"""So many paths are named to a message; `cagewrap review` has all."""
+
+
+class HeldBack(Care):
+    """Made when the container runs."""
+
+    def __init__(
+        self, loop: Loop, record: Record, paths: Paths, init_pid: int, log: Callable[[str], None]
+    ) -> None:
+        """Looks at nothing yet."""
+        self._loop, self._record, self._paths, self._log = loop, record, paths, log
+        self._init_pid = init_pid
+        self._store = store = directory.store_dir(paths.cage_dir(record.name))
+        self._place = Place(paths, record.project)
+        self._root = beneath.open_root(record.project)
+        self._watch = Watch(record.project, self._place.dir, store)
+        self._coverings = Coverings(record, self._place, store, self._root, init_pid)
+        self._git: hostgit.NamedByGit | None = None
+        self._walk_pid = 0
+        self._walks_at = 0.0
+        self._walk_s = 1.0
+        self._is_active = False
+        self._must_settle = False
+        self._has_looked = False
+        self._held: list[str] = []
+
+    def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:  # noqa: ARG002
+        """Everything is covered and compared before the agent starts."""
+        self._must_settle = False
+        with locked(self._place.dir):
+            self._ask_git()
+            if self._place.marks():
+                self._compare()
+            else:
+                self._watch.snapshot(self._root)
+            self._place.mark(self._record.name)
+            self._is_active = True
+            self._hold(self._coverings.renew())
+        self._tell(note)
+        if not self._has_looked:
+            self._has_looked = True
+            self._begin_walk()
+        ready()
+
+    def poll(self) -> None:
+        """Put back what has changed, and look further from time to time."""
+        self._look()
+        if not self._walk_pid and time.monotonic() >= self._walks_at:
+            self._begin_walk()
+
+    def after(self, request: Request, note: Note) -> None:  # noqa: ARG002
+        """Put back what has changed, and say so."""
+        self._look()
+        if self._walk_s <= _SHORT_S and not self._walk_pid:
+            self._walk_here()
+        self._tell(note)
+
+    def idle(self) -> None:
+        """Nothing of an agent's runs: after one more walk, the project is the owner's again."""
+        self._must_settle = True
+        if not self._walk_pid:
+            self._begin_walk()
+
+    def close(self) -> None:
+        """The container is gone."""
+        try:
+            if self._is_active:
+                self._look()
+                self._walk_here()
+                self._settle()
+            with locked(self._place.dir):
+                self._place.clear(self._record.name)
+            if self._record.rm:
+                places.forget(self._paths, self._record.project, self._record.name)
+        except OSError as error:
+            self._log(f"held back: {error}")
+        os.close(self._root)
+
+    # -- at the root of the project ----------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Compare the files, and cover what has lost its cover or has none."""
+        try:
+            with locked(self._place.dir):
+                self._compare()
+                if self._coverings.must_renew():
+                    self._hold(self._coverings.renew())
+                self._hold(self._coverings.hold_late(self._watch.files_dir))
+        except (OSError, SessionError) as error:
+            self._log(f"held back: {error}")
+
+    def _compare(self) -> None:
+        self._hold(self._watch.compare(self._root))
+
+    def _ask_git(self) -> None:
+        """Which files and which directory of the project the owner's git obeys."""
+        found = hostgit.named_by_git(self._record.project, self._paths.home, self._git)
+        if found is self._git:
+            return
+        self._git = found
+        named = (*found.files, *((found.hooks,) if found.hooks else ()))
+        self._watch.extra = found.files
+        self._watch.links = (*LINKS, *hostgit.parents(named))
+        is_covered = found.hooks.split("/")[0] in DIRECTORIES
+        self._coverings.hooks = "" if is_covered else found.hooks
+
+    def _hold(self, paths: list[str]) -> None:
+        self._held += paths
+        for path in paths:
+            self._log(f"held back: {path!r}")
+
+    def _tell(self, note: Note) -> None:
+        for path in self._held[:_TOLD]:
+            note(f"the agent's {path!r} is held back, because this machine may run it; see "
+                 "cagewrap review")  # fmt: skip
+        if len(self._held) > _TOLD:
+            note(f"and {len(self._held) - _TOLD} more")
+        self._held.clear()
+
+    # -- the rest of the project -------------------------------------------------------------------
+
+    def _walk(self) -> Walk:
+        return Walk(
+            self._record.project,
+            self._place.since_ns(),
+            self._paths.state_dir,
+            self._watch.files_dir,
+        )
+
+    def _walk_here(self) -> None:
+        walk = self._walk()
+        self._walked(walk.run(), walk.since_ns)
+
+    def _begin_walk(self) -> None:
+        """In a process of its own."""
+        result = os.memfd_create("walk")
+        walk = self._walk()
+
+        def look() -> None:
+            os.nice(10)
+            os.write(result, walk.run().dump())
+            write_count(self._store)
+
+        def ended(_status: int) -> None:
+            self._walk_pid = 0
+            with open(result, "rb") as file:
+                file.seek(0)
+                data = file.read()
+            self._walked(load(data) if data else Findings(is_whole=False), walk.since_ns)
+            if self._must_settle:
+                self._must_settle = False
+                self._settle()
+
+        self._walk_pid = namespaces.spawn_inside(self._init_pid, (), result, look)
+        self._loop.on_end(self._walk_pid, ended)
+
+    def _walked(self, found: Findings, since_ns: int) -> None:
+        self._walk_s = found.seconds or self._walk_s
+        self._walks_at = time.monotonic() + max(found.seconds, 0.05) * _REST
+        with contextlib.suppress(OSError), locked(self._place.dir):
+            self._watch.trust_old(self._root, found.old, since_ns)
+            suspects = self._watch.suspects(found.new)
+            if suspects:
+                self._hold(self._watch.compare(self._root, suspects))
+        self._hold(found.tamed)
+        if not found.is_whole:
+            self._log("the project is too large to be looked through")
+
+    def _settle(self) -> None:
+        with contextlib.suppress(OSError), locked(self._place.dir):
+            self._compare()
+            self._place.unmark(self._record.name)
+            self._coverings.settle()
+        self._is_active = False
