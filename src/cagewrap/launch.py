@@ -133,7 +133,7 @@ def make_plan(flags: list[str]) -> tuple[Plan, bytes]:
 def choose_session(plan: Plan, command: list[str]) -> Record:
     """The session for this command: found, found under its old name, or made."""
     paths, settings, project = plan.paths, plan.settings, plan.project.path
-    if settings.login.mode is LoginMode.DIRECTORY:
+    if settings.login.mode is LoginMode.DIRECTORY and not settings.login.directory:
         sessions.make_private(paths.shared_login_dir)
     with sessions.locked(sessions.registry_lock(paths)):
         records = sessions.list_records(paths)
