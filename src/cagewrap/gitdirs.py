@@ -20,10 +20,16 @@ CONFIG_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GitDirs:
-    """Real paths to share, with what each is, and what was left out and why (a sentence each)."""
+    """Real paths to share, with what each is, and what was left out and why (a sentence each).
+
+    repository: the git directory with the refs and the configuration, wherever it lies, if it is
+    to be used in the cage. place: `worktrees/NAME` in it, when the work tree is a linked one.
+    """
 
     dirs: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    repository: str = ""
+    place: str = ""
 
 
 def find_git_dirs(work_tree: str) -> GitDirs:
@@ -36,7 +42,7 @@ def find_git_dirs(work_tree: str) -> GitDirs:
     if stat.S_ISLNK(found.st_mode):
         return _symlinked(git, work_tree)
     if stat.S_ISDIR(found.st_mode):
-        return GitDirs(notes=_alternates(git, work_tree))
+        return GitDirs(notes=_alternates(git, work_tree), repository=git)
     return _named_dir(git, read_small(git), work_tree)
 
 
@@ -70,7 +76,8 @@ def _linked(git: str, git_dir: str, work_tree: str) -> GitDirs:
         return _left_out(git, git_dir, "which does not name this work tree back", repair)
     if not _is_ours(common):
         return _left_out(git, common, "which belongs to another user")
-    return _shared(common, "the repository of this linked git work tree", work_tree)
+    place = "worktrees/" + os.path.basename(git_dir)
+    return _shared(common, "the repository of this linked git work tree", work_tree, place)
 
 
 def _submodule(git: str, git_dir: str, work_tree: str) -> GitDirs:
@@ -85,11 +92,10 @@ def _submodule(git: str, git_dir: str, work_tree: str) -> GitDirs:
     return _left_out(git, git_dir, "whose core.worktree does not name this work tree back", set_it)
 
 
-def _shared(git_dir: str, why: str, work_tree: str) -> GitDirs:
-    notes = _alternates(git_dir, work_tree)
-    if git_dir.startswith(work_tree + "/"):
-        return GitDirs(notes=notes)
-    return GitDirs(dirs=((git_dir, why),), notes=notes)
+def _shared(git_dir: str, why: str, work_tree: str, place: str = "") -> GitDirs:
+    is_inside = git_dir.startswith(work_tree + "/")
+    dirs = () if is_inside else ((git_dir, why),)
+    return GitDirs(dirs, _alternates(git_dir, work_tree), git_dir, place)
 
 
 def _names(back: str, work_tree: str) -> bool:
@@ -99,6 +105,8 @@ def _names(back: str, work_tree: str) -> bool:
 
 def _symlinked(git: str, work_tree: str) -> GitDirs:
     real = os.path.realpath(git)
+    if real.startswith(work_tree + "/") and is_git_dir(real):
+        return GitDirs(repository=real)
     if real.startswith(work_tree + "/"):
         return GitDirs()
     return _left_out(git, real, "by a symlink, which nothing there confirms")

@@ -39,7 +39,10 @@ def shared(path: Path) -> list[str]:
 
 
 def test_plain_repository_needs_nothing(machine: Machine) -> None:
-    assert find_git_dirs(str(machine.project)) == find_git_dirs(str(machine.home))
+    found = find_git_dirs(str(machine.project))
+    assert (found.dirs, found.notes) == ((), ())
+    assert (found.repository, found.place) == (str(machine.project / ".git"), "")
+    assert find_git_dirs(str(machine.home)).repository == ""
     assert shared(machine.project) == []
 
 

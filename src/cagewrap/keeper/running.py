@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 
 from cagewrap.errors import CagewrapError, KeeperError, SessionError
 from cagewrap.keeper import cgroups, guest, handover, namespaces
+from cagewrap.keeper.brokered import Brokered
 from cagewrap.keeper.care import Care
 from cagewrap.keeper.container import Container
 from cagewrap.keeper.conversations import Conversations
+from cagewrap.keeper.gitcare import GitCare
 from cagewrap.keeper.heldback import HeldBack
 from cagewrap.keeper.launcher import Inside, Launcher, look_inside
 from cagewrap.keeper.login import Login
@@ -60,7 +62,9 @@ class Running:
         self.login = Login(loop, record, paths, log)
         self.cares: tuple[Care, ...] = (
             self.login,
+            Brokered(loop, record, paths, pid, self.login, log),
             Conversations(record, paths, log),
+            GitCare(loop, record, paths, pid, log),
             HeldBack(loop, record, paths, pid, log),
         )
 

@@ -1,0 +1,198 @@
+"""Care: a cage has a git directory of its own, and what is safe of it is the host's too."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+
+from cagewrap.errors import SessionError
+from cagewrap.gitsync.pair import Pair, ReplacedError, read_stamps
+from cagewrap.gitsync.sync import Outcome, carry, start_anew
+from cagewrap.holding.directory import locked
+from cagewrap.holding.places import Place
+from cagewrap.keeper.care import Care, Note
+from cagewrap.keeper.gitcovers import GitCovers
+from cagewrap.keeper.gitlayout import Layout, find_layout
+from cagewrap.keeper.loop import Loop
+from cagewrap.keeper.request import Request
+from cagewrap.keeper.worker import Job
+from cagewrap.model import Identity
+from cagewrap.paths import Paths
+from cagewrap.sessions import Record
+
+AFTER_S = 10.0
+"""How long the end of a message is held up until the host has what the agent did."""
+CLOSE_S = 60.0
+AGAIN_S = (0.05, 30.0)
+"""When a run could not carry all, or not see whether it did, another is made after this; then
+after twice the time, and so on up to the second."""
+
+
+class GitCare(Care):
+    """Made when the container runs."""
+
+    def __init__(
+        self, loop: Loop, record: Record, paths: Paths, init_pid: int, log: Callable[[str], None]
+    ) -> None:
+        """Looks at nothing yet."""
+        self._loop, self._record, self._log = loop, record, log
+        self._covers = GitCovers(record, init_pid, git_store(paths, record.name))
+        self._place = Place(paths, record.project)
+        self._layout = Layout()
+        self._has_begun = False
+        self._outcome = Outcome()
+        self._job: Job | None = None
+        self._waiting: list[Callable[[], None]] = []
+        self._notes: list[str] = []
+        self._again_s = AGAIN_S[0]
+        self._is_closed = False
+
+    def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:  # noqa: ARG002
+        """All is covered, and what the host did is carried, before an agent starts."""
+        self._cover()
+
+        def tell() -> None:
+            self._tell(note)
+            ready()
+
+        if self._is_current():
+            tell()
+        else:
+            self._waiting.append(tell)
+            self._begin()
+
+    def poll(self) -> None:
+        """Carry what has changed, while it happens."""
+        try:
+            self._cover()
+        except (OSError, SessionError) as error:
+            self._log(f"git: {error}")
+            return
+        if not self._is_current():
+            self._begin()
+
+    def after(self, request: Request, note: Note) -> None:  # noqa: ARG002
+        """The host has what the agent did before anybody is told that it ended."""
+        self._finish(AFTER_S)
+        self._tell(note)
+
+    def close(self) -> None:
+        """Carry a last time."""
+        self._finish(CLOSE_S)
+        self._is_closed = True
+        self._covers.close()
+
+    # -- covering ----------------------------------------------------------------------------------
+
+    def _cover(self) -> None:
+        project = self._record.project
+        if self._has_begun and not self._covers.must_renew(project):
+            return
+        layout = find_layout(project)
+        if not os.path.lexists(os.path.join(project, ".git")):
+            with contextlib.suppress(OSError), locked(self._place.dir):
+                self._place.make(".git")
+            layout = find_layout(project)
+        self._covers.renew(layout, project)
+        self._layout = layout
+        self._outcome = Outcome()
+        self._has_begun = True
+
+    def _pair(self) -> Pair:
+        is_root = self._record.identity == Identity.ROOT.value
+        return Pair(
+            host=self._layout.git_dir,
+            copy=self._covers.copy_dir,
+            base_file=os.path.join(self._covers.directory, "base.json"),
+            project=self._record.project,
+            session=session_label(self._record),
+            work_tree=self._layout.place,
+            stores=self._layout.stores,
+            inside_ids=(0, 0) if is_root else (os.getuid(), os.getgid()),
+        )
+
+    # -- carrying ----------------------------------------------------------------------------------
+
+    def _is_current(self) -> bool:
+        """Whether neither side has changed since all was carried."""
+        if not self._layout.git_dir:
+            return True
+        return self._outcome.is_settled and self._is_unchanged()
+
+    def _is_unchanged(self) -> bool:
+        return read_stamps(self._outcome.paths) == self._outcome.stamps
+
+    def _begin(self) -> None:
+        if self._job is None:
+            self._job = Job(self._loop, functools.partial(_work, self._pair()), self._carried)
+
+    def _carried(self, answer: bytes) -> None:
+        self._job = None
+        outcome = Outcome(notes=["git's state could not be carried; see cagewrap logs"])
+        if answer:
+            found = json.loads(answer)
+            found["stamps"] = [tuple(one) if one else None for one in found["stamps"]]
+            outcome = Outcome(**found)
+        self._outcome = outcome
+        for text in outcome.notes:
+            if text not in self._notes:
+                self._log(f"git: {text}")
+                self._notes.append(text)
+        waiting, self._waiting = self._waiting, []
+        for ready in waiting:
+            ready()
+        if outcome.is_settled:
+            self._again_s = AGAIN_S[0]
+        else:
+            self._loop.later(self._again_s, self._again)
+            self._again_s = min(2 * self._again_s, AGAIN_S[1])
+
+    def _again(self) -> None:
+        """Once more, if nothing else has made it meanwhile."""
+        if not self._is_closed and not self._outcome.is_settled:
+            self._begin()
+
+    def _finish(self, seconds: float) -> None:
+        """Carry what an agent did until now, waiting for it."""
+        if not self._has_begun or not self._layout.git_dir:
+            return
+        if self._job is not None and not self._job.wait(seconds):
+            return
+        if self._is_current():
+            return
+        self._begin()
+        job = self._job
+        if job is not None:
+            job.wait(seconds)
+
+    def _tell(self, note: Note) -> None:
+        for text in self._notes:
+            note(text)
+        self._notes.clear()
+
+
+def git_store(paths: Paths, name: str) -> str:
+    """Where a session keeps its git directory, and what was carried."""
+    return os.path.join(paths.cage_dir(name), "git")
+
+
+def session_label(record: Record) -> str:
+    """What refs are named after that keep an agent's side of a conflict."""
+    return record.name.removeprefix("cagewrap-")
+
+
+def _work(pair: Pair) -> bytes:
+    """One run, in a process of its own."""
+    try:
+        try:
+            outcome = carry(pair)
+        except ReplacedError:
+            start_anew(pair)
+            outcome = carry(pair)
+    except OSError as error:
+        outcome = Outcome(notes=[f"git's state cannot be carried: {error}"])
+    return json.dumps(asdict(outcome)).encode()

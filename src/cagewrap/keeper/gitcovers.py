@@ -1,0 +1,155 @@
+"""A cage's git directory: a private copy over the host's, with the host's stores in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+
+from cagewrap import beneath
+from cagewrap.errors import SessionError
+from cagewrap.gitsync.side import Side
+from cagewrap.keeper import covers
+from cagewrap.keeper.covers import Cover, Identity, identity
+from cagewrap.keeper.gitlayout import Layout
+from cagewrap.sessions import Record, make_private
+
+_FILE_BYTES = 8192
+
+
+class GitCovers:
+    """Of one running container."""
+
+    def __init__(self, record: Record, init_pid: int, directory: str) -> None:
+        """directory: the session's, for the copy and what belongs to it."""
+        self._record = record
+        self._init_pid = init_pid
+        self.directory = directory
+        self.copy_dir = os.path.join(directory, "copy")
+        self._covered: dict[str, tuple[Identity, int]] = {}
+
+    def must_renew(self, project: str) -> bool:
+        """Whether something of the host's that was covered is another one now, or not there."""
+        git = os.path.join(project, ".git")
+        if git not in self._covered and identity(git) != (0, 0):
+            return True
+        return any(identity(path) != found for path, (found, _) in self._covered.items())
+
+    def renew(self, layout: Layout, project: str) -> None:
+        """Cover what is to be covered. Raises SessionError or OSError."""
+        self._forget()
+        wanted: list[Cover] = []
+        if layout.git_dir:
+            make_private(self.copy_dir)
+            os.chmod(self.copy_dir, 0o755)  # noqa: S103 - for users inside; its parents are 0700
+            wanted += self._over(self.copy_dir, layout.git_dir)
+            for store in layout.stores:
+                wanted += self._store(layout.git_dir, store)
+        if layout.file:
+            wanted += self._over(self._file(layout.file), layout.file)
+        git = os.path.join(project, ".git")
+        if not wanted or git not in (layout.git_dir, layout.file):
+            self._keep(git)
+        self._attach(wanted)
+
+    def _over(self, source: str, path: str) -> list[Cover]:
+        """Covers of one path of the host's, at each place where the cage has it."""
+        over = self._keep(path)
+        return [Cover(source, target, over) for target in self._targets(path)]
+
+    def _store(self, git_dir: str, store: str) -> list[Cover]:
+        """The host's own store, in its place in the copy."""
+        path = os.path.join(git_dir, store)
+        found = self._keep(path)
+        mountpoint = _make_mountpoint(self.copy_dir, store)
+        return [
+            Cover(path, os.path.join(target, store), mountpoint, found)
+            for target in self._targets(git_dir)
+        ]
+
+    def _file(self, path: str) -> str:
+        """A copy of a `.git` file."""
+        with self._parent_of(path) as fd:
+            content = beneath.read_regular(fd, os.path.basename(path), _FILE_BYTES)
+        copy = os.path.join(self.directory, "gitfile")
+        make_private(self.directory)
+        with open(copy, "wb") as file:
+            file.write(content)
+        os.chmod(copy, 0o644)
+        return copy
+
+    @contextlib.contextmanager
+    def _parent_of(self, path: str) -> Iterator[int]:
+        fd = beneath.open_root(os.path.dirname(path))
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _keep(self, path: str) -> Identity:
+        """Hold on to what lies there, so that its number is not given to another."""
+        try:
+            fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return (0, 0)
+        found = os.fstat(fd)
+        self._covered[path] = (found.st_dev, found.st_ino), fd
+        return (found.st_dev, found.st_ino)
+
+    def _forget(self) -> None:
+        for _, fd in self._covered.values():
+            os.close(fd)
+        self._covered.clear()
+
+    def _attach(self, wanted: list[Cover]) -> None:
+        if not wanted:
+            return
+        sources = {cover.source: identity(cover.source) for cover in wanted}
+        try:
+            seen = covers.attach(self._init_pid, wanted)
+        except OSError as error:
+            self._forget()
+            raise SessionError(
+                f"The cage's private copy of the git directory cannot be mounted: {error}.",
+                f"cagewrap stop {self._record.name}, then send the message again",
+            ) from error
+        for cover, found in zip(wanted, seen, strict=True):
+            if found != sources[cover.source] and found in ((0, 0), cover.over):
+                self._forget()
+                raise SessionError(
+                    f"{cover.target} in the cage is not covered by its private copy: something "
+                    "was moved, inside or on the host.",
+                    f"cagewrap stop {self._record.name}, then send the message again",
+                )
+
+    def _targets(self, path: str) -> list[str]:
+        """Where in the cage a path of the host's is to be seen."""
+        return [
+            target + path[len(source) :]
+            for source, target in self._record.binds
+            if path == source or path.startswith(source.rstrip("/") + "/")
+        ] or [path]
+
+    def close(self) -> None:
+        """Let go of what was held on to."""
+        self._forget()
+
+
+def _make_mountpoint(copy_dir: str, store: str) -> Identity:
+    """A directory in the copy, whatever an agent has put there."""
+    side = Side(os.open(copy_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
+    try:
+        parts = store.split("/")
+        for end in range(1, len(parts) + 1):
+            with side.parent("/".join(parts[:end]), make=True) as (fd, name):
+                with contextlib.suppress(FileNotFoundError):
+                    if not stat.S_ISDIR(beneath.stat_at(fd, name).st_mode):
+                        os.unlink(name, dir_fd=fd)
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o755, dir_fd=fd)
+        with side.parent(store) as (fd, name):
+            found = beneath.stat_at(fd, name)
+        return (found.st_dev, found.st_ino)
+    finally:
+        side.close()
