@@ -15,6 +15,7 @@ import json
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,7 +25,9 @@ from cagewrap.holding.names import UNCOPIED
 from cagewrap.holding.tree import Scan, Stamp
 
 FEW = 300
-"""So many files are all looked at before every message; of more, only the directories."""
+"""So many files are all looked at before every message; of more, only the directories…"""
+MANY_S = 30.0
+"""…and the files too, if that was longer ago."""
 
 
 def store_dir(cage_dir: str) -> str:
@@ -61,6 +64,7 @@ class HeldDirectory:
         self._base_stamp = 0
         self._left_out = UNCOPIED.get(path, ())
         self._last: Scan | None = None
+        self._scanned_at = 0.0
         self.base: dict[str, tuple[str, Stamp]] = {}
 
     @property
@@ -74,15 +78,12 @@ class HeldDirectory:
         os.makedirs(self.copy_dir, mode=0o700)
         os.chmod(self.copy_dir, 0o755)  # noqa: S103 - for users inside; its parents are 0700
         copy = beneath.open_root(self.copy_dir)
-        found = tree.scan(host, self._left_out)
-        base: dict[str, tuple[str, Stamp]] = {}
         try:
-            for path, stamp in found.files.items():
-                with contextlib.suppress(OSError):
-                    tree.copy(host, copy, path)
-                base[path] = (tree.digest(copy, path), stamp)
+            found = tree.scan(host, self._left_out)
+            digests = tree.copy_all(host, copy, found)
         finally:
             os.close(copy)
+        base = {path: (digests[path], stamp) for path, stamp in found.files.items()}
         self.base, self._last = base, found
         self._write_base()
 
@@ -110,10 +111,12 @@ class HeldDirectory:
 
     def _changed(self, host: int) -> Scan | None:
         """What the host has, if that may be something else than last time."""
-        last = self._last
-        if last is not None and len(last.files) > FEW and _same_directories(host, last):
+        last, now = self._last, time.monotonic()
+        is_many = last is not None and len(last.files) > FEW and now < self._scanned_at + MANY_S
+        if last is not None and is_many and _same_directories(host, last):
             return None
         found = tree.scan(host, self._left_out)
+        self._scanned_at = now
         return None if last is not None and found.files == last.files else found
 
     def _sync_file(self, host: int, copy: int, path: str, stamp: Stamp | None) -> bool:

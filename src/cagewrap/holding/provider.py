@@ -65,6 +65,7 @@ class HeldFiles:
             copy, inner = self._find_copy(path)
             if copy is not None:
                 self._accept_copy(root, copy, inner, seen)
+                write_count(self._store)
                 return ""
             held = self._find_held(path)
             if held.digest != seen:
@@ -87,6 +88,7 @@ class HeldFiles:
                         copy.agree(host, inner)
                 except FileNotFoundError:  # the host has no such directory
                     tree.remove(target, inner)
+            write_count(self._store)
         return ""
 
     # -- directories -------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
 from dataclasses import asdict, dataclass
 
 from cagewrap import beneath
@@ -26,27 +25,15 @@ class HeldFile:
     why: str
 
 
-def read_raw(root: int, path: str) -> tuple[str, bytes] | None:
-    """The digest of a file or symlink and its content or text; None for anything else."""
-    with tree.parent(root, path) as (above, name):
-        try:
-            status = beneath.stat_at(above, name)
-            if stat.S_ISLNK(status.st_mode):
-                text = os.readlink(name, dir_fd=above)
-                return tree.link_digest(text), os.fsencode(text)
-            content = beneath.read_regular(above, name, tree.FILE_BYTES)
-        except OSError:
-            return None
-    return tree.file_digest(content, is_program=bool(status.st_mode & 0o100)), content
-
-
 def hold(root: int, path: str, files: str) -> HeldFile:
     """Copy a file or symlink to `files` and remove it from the project.
 
     What can be no one's work (a FIFO, a file of gigabytes) is removed without a copy.
     """
-    content = read_raw(root, path)
-    digest, data = content or (tree.MISSING, b"")
+    try:
+        digest, data = tree.read_raw(root, path) or (tree.MISSING, b"")
+    except OSError:
+        digest, data = tree.MISSING, b""
     held = HeldFile(path, digest, why(path))
     os.makedirs(files, mode=0o700, exist_ok=True)
     target = os.path.join(files, key_of(path))

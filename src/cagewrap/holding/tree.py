@@ -104,16 +104,10 @@ def digest(root: int, path: str) -> str:
     MISSING for what is none; TOO_LARGE for a large one.
     """
     try:
-        with parent(root, path) as (above, name):
-            status = beneath.stat_at(above, name)
-            if stat.S_ISLNK(status.st_mode):
-                return link_digest(os.readlink(name, dir_fd=above))
-            if not stat.S_ISREG(status.st_mode):
-                return MISSING
-            content = beneath.read_regular(above, name, FILE_BYTES)
+        found = read_raw(root, path)
     except OSError as error:
         return TOO_LARGE if error.errno == errno.EFBIG else MISSING
-    return file_digest(content, is_program=bool(status.st_mode & 0o100))
+    return found[0] if found is not None else MISSING
 
 
 def file_digest(content: bytes, *, is_program: bool) -> str:
@@ -126,37 +120,101 @@ def link_digest(text: str) -> str:
     return f"l:{hashlib.sha256(os.fsencode(text)).hexdigest()}"
 
 
-def copy(source: int, target: int, path: str, *, is_public: bool = False) -> None:
+def copy(source: int, target: int, path: str, *, is_public: bool = False) -> str:
     """Put the file at a path of one tree to the same path of another, or remove it there if the
-    first has none. is_public: for the project: modes as the umask says. Raises OSError."""
-    try:
-        with parent(source, path) as (above, name):
-            status = beneath.stat_at(above, name)
-            if stat.S_ISLNK(status.st_mode):
-                text = os.readlink(name, dir_fd=above)
-                put_link(target, path, text)
-                return
-            content = beneath.read_regular(above, name, FILE_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
+    first has none; its digest. is_public: for the project: modes as the umask says; others can be
+    read by every user of the cage, and lie below a directory of the owner's alone.
+
+    Raises OSError.
+    """
+    found = read_raw(source, path)
+    if found is None:
         remove(target, path)
-        return
-    put(target, path, content, is_program=bool(status.st_mode & 0o100), is_public=is_public)
+        return MISSING
+    digest, content = found
+    if digest.startswith("l:"):
+        put_link(target, path, os.fsdecode(content))
+    else:
+        put(target, path, content, is_program=digest.startswith("x:"), is_public=is_public)
+    return digest
+
+
+def copy_all(source: int, target: int, found: Scan) -> dict[str, str]:
+    """Copy a tree to an empty directory that nobody sees yet; the digests of its files."""
+    digests = dict.fromkeys(found.files, TOO_LARGE)
+    by_directory: dict[str, list[str]] = {}
+    for path in found.files:
+        above, _, name = path.rpartition("/")
+        by_directory.setdefault(above, []).append(name)
+    for above, names in by_directory.items():
+        with contextlib.suppress(OSError):
+            make_directories(target, _parts(above), 0o755)
+            for name, digest in _copy_directory(source, target, above, names):
+                digests[f"{above}/{name}" if above else name] = digest
+    return digests
+
+
+def _copy_directory(
+    source: int, target: int, path: str, names: list[str]
+) -> Iterator[tuple[str, str]]:
+    below = beneath.open_dir(source, _parts(path))
+    beside = beneath.open_dir(target, _parts(path))
+    try:
+        for name in names:
+            with contextlib.suppress(OSError):
+                digest, content = read_raw(below, name) or (MISSING, b"")
+                if digest.startswith("l:"):
+                    os.symlink(os.fsdecode(content), name, dir_fd=beside)
+                elif digest:
+                    mode = 0o755 if digest.startswith("x:") else 0o644
+                    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=beside)
+                    with open(fd, "wb", buffering=0) as file:
+                        file.write(content)
+                        os.fchmod(fd, mode)
+                yield name, digest
+    finally:
+        os.close(below)
+        os.close(beside)
+
+
+def read_raw(root: int, path: str) -> tuple[str, bytes] | None:
+    """The digest of a file and its content, or of a symlink and its text; None if there is none.
+
+    Raises OSError for a file that cannot be read, or is larger than FILE_BYTES.
+    """
+    try:
+        if "/" not in path:
+            return _read_raw(root, path)
+        with parent(root, path) as (above, name):
+            return _read_raw(above, name)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _read_raw(above: int, name: str) -> tuple[str, bytes] | None:
+    status = beneath.stat_at(above, name)
+    if stat.S_ISLNK(status.st_mode):
+        text = os.readlink(name, dir_fd=above)
+        return link_digest(text), os.fsencode(text)
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    content = beneath.read_regular(above, name, FILE_BYTES)
+    return file_digest(content, is_program=bool(status.st_mode & 0o100)), content
 
 
 def put(
     root: int, path: str, content: bytes, *, is_program: bool = False, is_public: bool = False
 ) -> None:
     """Write a file, in the place of a file or symlink, and the directories above it."""
-    mode = 0o700 if is_program else 0o600
-    if is_public:
-        mode = (0o777 if is_program else 0o666) & ~_umask()
-    with parent(root, path, make=0o777 if is_public else 0o700) as (above, name):
+    mode = 0o777 if is_program else 0o666
+    mode &= ~_umask() if is_public else ~0o022
+    with parent(root, path, make=0o777 if is_public else 0o755) as (above, name):
         beneath.write_regular(above, name, content, mode)
 
 
 def put_link(root: int, path: str, text: str) -> None:
     """Make a symlink, in the place of a file or symlink."""
-    with parent(root, path, make=0o700) as (above, name):
+    with parent(root, path, make=0o755) as (above, name):
         temporary = f"{beneath.TEMPORARY_PREFIX}{os.getpid()}"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=above)
@@ -183,12 +241,13 @@ def remove(root: int, path: str) -> None:
 def read(root: int, path: str) -> bytes | None:
     """What a difference shows of a file: its content, the text of a symlink, None for none."""
     try:
-        with parent(root, path) as (above, name):
-            if stat.S_ISLNK(beneath.stat_at(above, name).st_mode):
-                return b"symlink to " + os.fsencode(os.readlink(name, dir_fd=above)) + b"\n"
-            return beneath.read_regular(above, name, FILE_BYTES)
+        found = read_raw(root, path)
     except OSError:
         return None
+    if found is None:
+        return None
+    digest, content = found
+    return b"symlink to " + content + b"\n" if digest.startswith("l:") else content
 
 
 @contextlib.contextmanager
@@ -205,12 +264,19 @@ def parent(root: int, path: str, *, make: int = 0) -> Iterator[tuple[int, str]]:
 
 
 def make_directories(root: int, parts: list[str], mode: int) -> None:
-    """Make what is missing of the directories on the way to a path, and at it."""
+    """Make what is missing of the directories on the way to a path, and at it.
+
+    mode: 0o755 whatever the umask is, or 0o777 as it says.
+    """
     for depth in range(len(parts)):
         above = beneath.open_dir(root, parts[:depth])
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(parts[depth], mode, dir_fd=above)
+                if mode == 0o755:
+                    below = beneath.open_dir(above, parts[depth : depth + 1])
+                    os.fchmod(below, mode)
+                    os.close(below)
         finally:
             os.close(above)
 

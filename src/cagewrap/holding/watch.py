@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 
 from cagewrap.holding import tree
 from cagewrap.holding.names import DIRECTORIES, FILES, is_nested
-from cagewrap.holding.shelf import HeldFile, hold, put_held, read_raw, set_mode, write_private
+from cagewrap.holding.shelf import HeldFile, hold, put_held, set_mode, write_private
 from cagewrap.holding.tree import Stamp
 
 LINKS = (".config", ".config/mise", ".hg")
@@ -168,10 +168,13 @@ class Watch:
 
     def _remember(self, root: int, path: str) -> str:
         """Keep the content of a file, to be put back; its digest."""
-        content = read_raw(root, path)
-        if content is None:
+        try:
+            found = tree.read_raw(root, path)
+        except OSError:
             return tree.digest(root, path)
-        digest, data = content
+        if found is None:
+            return tree.MISSING
+        digest, data = found
         directory = os.path.join(self._project_store, "content")
         os.makedirs(directory, mode=0o700, exist_ok=True)
         target = os.path.join(directory, digest[2:])
