@@ -134,7 +134,7 @@ PODMAN_ARG: Setting[tuple[str, ...]] = Setting(
     "one more word for podman create")
 SHARE: Setting[tuple[tuple[str, bool], ...]] = Setting(
     "share", "--share", "WHAT", Kind.TABLE, "", _each(values.parse_share), (),
-    "git-identity (on unless no-git-identity), ssh-agent, gh, gitconfig", pair=values.share_text)
+    "git-identity and claude (on unless no-…), ssh-agent, gh, gitconfig", pair=values.share_text)
 SESSION_ENV: Setting[tuple[str, ...]] = Setting(
     "session_env", "", "NAME", Kind.LIST, "", _each(values.parse_name), (),
     "variables of your harness that name the session", replaces=True)

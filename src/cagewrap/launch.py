@@ -184,6 +184,7 @@ def build_record(plan: Plan, name: str, created_at: float) -> Record:
         run_args=run_args(spec, pid_file=pid_file, init=find_init(), owner=plan.owner),
         binds=tuple((mount.source, mount.target) for mount in spec.mounts if mount.kind == "bind"),
         fixed_env=share_env(settings.share),
+        claude=settings.share.claude,
         rm=settings.rm,
         idle_stop_s=settings.idle_stop_s,
         keep_for_s=settings.keep_for_s,
@@ -236,6 +237,7 @@ def _note_changes(plan: Plan, record: Record) -> Record:
         keep_for_s=wanted.keep_for_s,
         publish=wanted.publish,
         host_ports=wanted.host_ports,
+        claude=wanted.claude,
         wanted_image=wanted.image,
     )
     if changed != record:

@@ -84,9 +84,10 @@ class EnvPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Opt-in pieces of the owner's set-up that a cage may use."""
+    """Pieces of the owner's set-up that a cage may use."""
 
     git_identity: bool = True
+    claude: bool = True
     ssh_agent: bool = False
     gh: bool = False
     gitconfig: bool = False

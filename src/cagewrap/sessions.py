@@ -39,6 +39,7 @@ class Record:
 
     wanted_*: what the settings of the last command would make instead; empty when the same.
     layer_image: the image `recreate` made of what was installed, "" when there is none.
+    claude: whether it shares Claude's conversations and settings with the host.
     publish, host_ports: pairs (port listened on, port dialled).
     """
 
@@ -58,6 +59,7 @@ class Record:
     rm: bool = False
     idle_stop_s: float = 1800.0
     keep_for_s: float = 30 * 86400.0
+    claude: bool = True
     publish: tuple[tuple[int, int], ...] = ()
     host_ports: tuple[tuple[int, int], ...] = ()
     wanted_hash: str = ""

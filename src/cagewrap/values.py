@@ -19,7 +19,7 @@ MAX_SESSION_BYTES = 200
 MIN_MEMORY_BYTES = 6 * 1024 * 1024
 RESERVED_NAMES = frozenset(("HOME", "USER", "LOGNAME", "PWD"))
 RUNTIMES = ("crun", "runc")
-SHARES = ("git-identity", "ssh-agent", "gh", "gitconfig")
+SHARES = ("git-identity", "claude", "ssh-agent", "gh", "gitconfig")
 
 _DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SIZE_UNITS = {"": 0, "b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -293,7 +293,7 @@ def parse_share(text: str) -> tuple[str, bool]:
     """`gh` is `("gh", True)`; `no-git-identity` is `("git_identity", False)`."""
     name = text.removeprefix("no-")
     if name not in SHARES:
-        parse_choice(text, (*SHARES, "no-git-identity"))
+        parse_choice(text, (*SHARES, "no-git-identity", "no-claude"))
     return name.replace("-", "_"), name == text
 
 

@@ -81,6 +81,7 @@ def show_settings(settings: Settings) -> dict[str, object]:
         "podman_arg": list(settings.podman_args),
         "share": {
             "git_identity": share.git_identity,
+            "claude": share.claude,
             "ssh_agent": share.ssh_agent,
             "gh": share.gh,
             "gitconfig": share.gitconfig,

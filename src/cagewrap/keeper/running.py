@@ -9,6 +9,7 @@ from cagewrap.errors import CagewrapError, KeeperError, SessionError
 from cagewrap.keeper import cgroups, guest, handover, namespaces
 from cagewrap.keeper.brokered import Brokered
 from cagewrap.keeper.care import Care
+from cagewrap.keeper.claudehome import ClaudeHome
 from cagewrap.keeper.container import Container
 from cagewrap.keeper.conversations import Conversations
 from cagewrap.keeper.gitcare import GitCare
@@ -18,8 +19,9 @@ from cagewrap.keeper.login import Login
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.message import Message
 from cagewrap.keeper.ports import Ports
+from cagewrap.keeper.request import Request
 from cagewrap.keeper.upkeep import Upkeep
-from cagewrap.model import Identity
+from cagewrap.model import Identity, LoginMode
 from cagewrap.paths import Paths
 from cagewrap.runtimes.oci import runtime
 from cagewrap.sessions import Record
@@ -63,9 +65,22 @@ class Running:
         self.cares: tuple[Care, ...] = (
             self.login,
             Brokered(loop, record, paths, pid, self.login, log),
-            Conversations(record, paths, log),
+            *self._claude_cares(record, paths, log),
             GitCare(loop, record, paths, pid, log),
             HeldBack(loop, record, paths, pid, log),
+        )
+
+    def _claude_cares(
+        self, record: Record, paths: Paths, log: Callable[[str], None]
+    ) -> tuple[Care, ...]:
+        def is_brokered(request: Request) -> bool:
+            return self.login.plan(request).mode is LoginMode.BROKER
+
+        if not record.claude:
+            return ()
+        return (
+            Conversations(record, paths, log),
+            ClaudeHome(record, paths, log, is_brokered),
         )
 
     def open_ports(self, note: Callable[[str], None]) -> None:

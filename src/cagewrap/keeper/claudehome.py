@@ -1,0 +1,302 @@
+"""The owner's Claude settings, instructions and state, as a copy without secrets in the cage."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cagewrap import beneath, protected, sessions
+from cagewrap.claudesettings import (
+    merge_settings,
+    shared_settings,
+    updated_state,
+    wanted_state,
+)
+from cagewrap.claudetree import find_originals, may_copy, memory_originals
+from cagewrap.copies import Copies, Finder, Original
+from cagewrap.keeper.care import Care, Note
+from cagewrap.keeper.conversations import host_config_dir, is_shown
+from cagewrap.keeper.request import Request
+from cagewrap.model import Owner
+from cagewrap.paths import Paths
+from cagewrap.sessions import Record
+
+STATE_FILE = ".claude.json"
+SETTINGS_FILE = "settings.json"
+JSON_BYTES = 16 << 20
+MAX_CWDS = 50
+STATE_S = 30.0
+"""The host's claude rewrites its state all the time: it is read this often at most."""
+_LOCK_STALE_S = 10.0
+_LOCK_TRIES = 10
+_LOCK_S = 0.02
+
+
+class ClaudeHome(Care):
+    """Brings what the host has changed since, before each message."""
+
+    def __init__(
+        self,
+        record: Record,
+        paths: Paths,
+        log: Callable[[str], None],
+        is_brokered: Callable[[Request], bool],
+    ) -> None:
+        """Reads what an earlier keeper brought. is_brokered: whether the broker, and so its
+        address, is the way to the API for a message."""
+        self._record = record
+        self._is_brokered = is_brokered
+        self._home_dir = paths.home_dir(record.name)
+        self._file = os.path.join(paths.cage_dir(record.name), "claude.json")
+        self._log = log
+        try:
+            kept = _read_object(self._file)
+        except (OSError, ValueError):
+            kept = {}
+        owner = Owner(os.getuid(), os.getgid(), "", record.home)
+        places = protected.protected_places(owner, paths, os.environ)
+        self._may_read = may_copy(places)
+        files = kept.get("files")
+        known = {
+            name: (str(item[0]), int(item[1]), int(item[2]), int(item[3]))
+            for name, item in (files if isinstance(files, dict) else {}).items()
+        }
+        self._copies = Copies(self._home_dir, known, self._may_read)
+        self._base = _object(kept.get("settings"))
+        self._settings_stamp: object = kept.get("settings_stamp")
+        self._wanted = _object(kept.get("state"))
+        self._plugins: tuple[object, dict[str, Original]] = (None, {})
+        self._host_state: dict[str, Any] = {}
+        self._host_state_stamp: object = None
+        self._host_state_at = float("-inf")
+        self._cwds: dict[str, None] = {}
+        self._said: set[str] = set()
+
+    def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:
+        """Bring settings and instructions."""
+        config_dir = self._config_dir(request)
+        if config_dir:
+            for cwd in (request.cwd, request.env.get(b"PWD", b"")):
+                if cwd.startswith(b"/") and len(self._cwds) < MAX_CWDS:
+                    self._cwds[os.fsdecode(cwd)] = None
+            named = request.env.get(b"CLAUDE_CONFIG_DIR", b"")
+            parent = config_dir if named else os.path.dirname(config_dir)
+            try:
+                self._read_host_state(os.path.join(parent, STATE_FILE))
+                self._bring(config_dir, is_brokered=self._is_brokered(request))
+            except Exception as error:  # noqa: BLE001 - whatever lies there, the message goes on
+                self._say(note, f"Claude's settings could not be brought into the cage: {error}")
+        for text in self._copies.notes:
+            self._say(note, text)
+        self._copies.notes.clear()
+        ready()
+
+    def environment(self, request: Request, env: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+        """Not for variables: Claude's state depends on the key that is handed over in one."""
+        if self._config_dir(request) or _is_claude(request):
+            cwds = dict.fromkeys((os.fsdecode(request.cwd), *self._cwds, self._record.project))
+            try:
+                self._seed(tuple(cwds), os.fsdecode(env.get(b"ANTHROPIC_API_KEY", b"")))
+            except Exception as error:  # noqa: BLE001 - then claude asks
+                self._say(self._log, f"~/{STATE_FILE} in the cage is left as it is: {error}")
+        return {}
+
+    def _config_dir(self, request: Request) -> str:
+        """The host's directory of Claude's; "" if there is none, or the cage sees it anyway."""
+        path = host_config_dir(request, self._record)
+        return path if os.path.isdir(path) and not is_shown(path, self._record) else ""
+
+    # -- settings and instructions -------------------------------------------------------------
+
+    def _bring(self, config_dir: str, *, is_brokered: bool) -> None:
+        finder = Finder(self._may_read, 3000, 32 << 20)
+        home = os.path.realpath(self._record.home)
+        originals = find_originals(finder, config_dir, home, self._record.project)
+        originals |= memory_originals(finder, config_dir, tuple(self._cwds), self._host_state)
+        originals |= self._find_plugins(finder, config_dir)
+        self._copies.notes += finder.notes
+        self._copies.bring(originals, lambda name, data: _relocated(config_dir, home, name, data))
+        is_changed = self._bring_settings(config_dir, is_brokered=is_brokered)
+        if is_changed or self._copies.is_changed:
+            self._save()
+
+    def _find_plugins(self, finder: Finder, config_dir: str) -> dict[str, Original]:
+        """Plugins are many files: they are looked through when Claude's lists of them change."""
+        top = os.path.join(config_dir, "plugins")
+        names = ("", "installed_plugins.json", "known_marketplaces.json", "cache", "marketplaces")
+        stamp = tuple(_stamp(os.path.join(top, name)) for name in names)
+        if stamp != self._plugins[0]:
+            wide = Finder(self._may_read, 10000, 128 << 20)
+            found: dict[str, Original] = {}
+            for name in (*names[1:], "repos", "blocklist.json", "config.json"):
+                found |= wide.find(os.path.join(top, name), f".claude/plugins/{name}")
+            finder.notes += wide.notes
+            self._plugins = (stamp, found)
+        return self._plugins[1]
+
+    def _bring_settings(self, config_dir: str, *, is_brokered: bool) -> bool:
+        """Bring settings.json; whether anything had changed."""
+        path = os.path.join(config_dir, SETTINGS_FILE)
+        stamp = [*_stamp(path), is_brokered]
+        if stamp == self._settings_stamp:
+            return False
+        real = os.path.realpath(path)
+        if os.path.lexists(path) and not self._may_read(real):
+            raise OSError(f"{path} leads to {real}, which no cage gets")
+        host, left_out = shared_settings(_read_object(path))
+        if is_brokered and isinstance(host.get("env"), dict):
+            host["env"].pop("ANTHROPIC_BASE_URL", None)  # it would win over the broker's
+        home = beneath.open_root(self._home_dir)
+        try:
+            directory = beneath.open_dir(home, (".claude",), make=True)
+            try:
+                theirs = _read_theirs(directory, SETTINGS_FILE)
+                merged = merge_settings(self._base, host, theirs)
+                if merged != theirs:
+                    data = json.dumps(merged, indent=2, ensure_ascii=False).encode() + b"\n"
+                    beneath.write_regular(directory, SETTINGS_FILE, data)
+            finally:
+                os.close(directory)
+        finally:
+            os.close(home)
+        self._base, self._settings_stamp = host, stamp
+        if left_out:
+            self._say(self._log, f"settings.json in the cage lacks {', '.join(left_out)}")
+        return True
+
+    # -- .claude.json --------------------------------------------------------------------------
+
+    def _seed(self, cwds: tuple[str, ...], api_key: str) -> None:
+        wanted, left_out = wanted_state(self._host_state, cwds, api_key)
+        if left_out:
+            names = ", ".join(left_out)
+            self._say(self._log, f"MCP servers in the cage lack, or are not there: {names}")
+        home = beneath.open_root(self._home_dir)
+        try:
+            if self._is_seeded(home, wanted):
+                return
+            if not _lock(home):
+                self._say(self._log, f"~/{STATE_FILE} in the cage is locked: left as it is")
+                return
+            try:
+                there = _read_theirs(home, STATE_FILE)
+                state = updated_state(there, wanted, self._wanted)
+                if state != there:
+                    data = json.dumps(state, indent=2, ensure_ascii=False).encode()
+                    beneath.write_regular(home, STATE_FILE, data)
+            finally:
+                _unlock(home)
+        finally:
+            os.close(home)
+        self._wanted = updated_state(self._wanted, wanted, self._wanted)
+        self._save()
+
+    def _is_seeded(self, home: int, wanted: dict[str, Any]) -> bool:
+        try:
+            if not beneath.stat_at(home, STATE_FILE).st_size:
+                return False
+        except FileNotFoundError:
+            return False
+        return updated_state(self._wanted, wanted, self._wanted) == self._wanted
+
+    def _read_host_state(self, path: str) -> None:
+        now = time.monotonic()
+        if now - self._host_state_at < STATE_S:
+            return
+        stamp = _stamp(path)
+        if stamp != self._host_state_stamp:
+            self._host_state = _read_object(path)
+            self._host_state_stamp = stamp
+        self._host_state_at = now
+
+    def _save(self) -> None:
+        self._copies.is_changed = False
+        value = {
+            "files": self._copies.known,
+            "settings": self._base,
+            "settings_stamp": self._settings_stamp,
+            "state": self._wanted,
+        }
+        sessions.write_json(self._file, value)
+
+    def _say(self, tell: Callable[[str], None], text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            if tell != self._log:
+                self._log(text)
+            tell(text)
+
+
+def _is_claude(request: Request) -> bool:
+    return os.path.basename(request.argv[0]).startswith(b"claude")
+
+
+def _lock(home: int) -> bool:
+    """Take the lock that claude takes for its state: a directory, given up after 10 s."""
+    name = STATE_FILE + ".lock"
+    for _ in range(_LOCK_TRIES):
+        try:
+            os.mkdir(name, 0o700, dir_fd=home)
+        except FileExistsError:
+            try:
+                if time.time() - beneath.stat_at(home, name).st_mtime > _LOCK_STALE_S:
+                    os.rmdir(name, dir_fd=home)
+                    continue
+            except OSError:
+                return False
+            time.sleep(_LOCK_S)
+        else:
+            return True
+    return False
+
+
+def _unlock(home: int) -> None:
+    os.rmdir(STATE_FILE + ".lock", dir_fd=home)
+
+
+def _relocated(config_dir: str, home: str, name: str, data: bytes) -> bytes:
+    """Plugins are listed with their paths, which may begin otherwise in the cage."""
+    if name in (
+        ".claude/plugins/installed_plugins.json",
+        ".claude/plugins/known_marketplaces.json",
+    ):
+        outside = json.dumps(config_dir.rstrip("/") + "/")[1:-1]
+        inside = json.dumps(os.path.join(home, ".claude") + "/")[1:-1]
+        return data.replace(outside.encode(), inside.encode())
+    return data
+
+
+def _read_theirs(directory: int, name: str) -> dict[str, Any]:
+    """A JSON object of the agent's; empty for no file. Raises OSError or ValueError."""
+    try:
+        data = beneath.read_regular(directory, name, JSON_BYTES)
+    except FileNotFoundError:
+        return {}
+    value = json.loads(data or b"{}")
+    if not isinstance(value, dict):
+        raise TypeError("it is no JSON object")
+    return value
+
+
+def _read_object(path: str) -> dict[str, Any]:
+    """A JSON object of the owner's; empty for no file. Raises OSError or ValueError."""
+    try:
+        with open(path, "rb") as file:
+            return _object(json.loads(file.read(JSON_BYTES)))
+    except FileNotFoundError:
+        return {}
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
