@@ -13,6 +13,7 @@ import shutil
 import time
 
 from cagewrap import beneath, sessions
+from cagewrap.holding import tree
 from cagewrap.holding.directory import key_of, locked
 from cagewrap.holding.shelf import write_private
 from cagewrap.paths import Paths
@@ -77,18 +78,22 @@ class Place:
         except (OSError, ValueError):
             return []
 
-    def make(self, path: str) -> None:
-        """Make a directory in the project. Raises OSError."""
-        root = beneath.open_root(self.project)
+    def make(self, path: str, root: int = -1) -> None:
+        """Make a directory in the project. root: the project's, else it is opened.
+
+        Raises OSError.
+        """
+        opened = root if root >= 0 else tree.open_project(self.project)
         try:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o755, dir_fd=root)
+                os.mkdir(path, 0o755, dir_fd=opened)
                 write_private(self._made_file, json.dumps(sorted({*self.made(), path})).encode())
-                fd = beneath.open_dir(root, (path,))
+                fd = beneath.open_dir(opened, (path,))
                 os.fchmod(fd, 0o755)
                 os.close(fd)
         finally:
-            os.close(root)
+            if root < 0:
+                os.close(opened)
 
     def clear(self, name: str) -> None:
         """The session has stopped: remove what was made, unless it has got a content or another
@@ -101,9 +106,12 @@ class Place:
         ]
         if not made or any(self._lives(one) for one in others):
             return
-        for path in made:
-            with contextlib.suppress(OSError):
-                os.rmdir(os.path.join(self.project, path))
+        with contextlib.suppress(OSError):
+            root = tree.open_project(self.project)
+            for path in made:
+                with contextlib.suppress(OSError):
+                    os.rmdir(path, dir_fd=root)
+            os.close(root)
         write_private(self._made_file, b"[]")
 
     @property

@@ -157,7 +157,7 @@ class HeldFiles:
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
-        root = beneath.open_root(self._record.project)
+        root = tree.open_project(self._record.project)
         try:
             yield root
         finally:

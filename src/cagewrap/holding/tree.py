@@ -40,6 +40,16 @@ class Scan:
     is_whole: bool = True
 
 
+def open_project(path: str) -> int:
+    """A descriptor of a project's directory, which an agent of another cage may have moved, with
+    a symlink in its place. Raises OSError then."""
+    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if os.readlink(f"/proc/self/fd/{fd}") != path:
+        os.close(fd)
+        raise OSError(errno.ELOOP, f"{path} is another directory now")
+    return fd
+
+
 def stamp_of(found: os.stat_result) -> Stamp:
     """The stamp of a file."""
     return (found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

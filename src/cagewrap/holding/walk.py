@@ -66,7 +66,7 @@ class Walk:
     def run(self) -> Findings:
         """Look at everything."""
         began = time.monotonic()
-        self._root = beneath.open_root(self._project)
+        self._root = tree.open_project(self._project)
         try:
             self._walk(began)
         finally:

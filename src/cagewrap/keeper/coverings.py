@@ -34,6 +34,7 @@ class Coverings:
         self._covered: dict[str, Identity] = {}
         self._is_late: set[str] = set()
         """Those that were covered while an agent worked: it may have had one open."""
+        self._linked: tuple[str, ...] = ()
         self._has_begun = False
 
     def must_renew(self) -> bool:
@@ -48,6 +49,7 @@ class Coverings:
 
         Raises OSError, or SessionError when something cannot be covered.
         """
+        self._linked = tuple(self._find_linked())
         taken: list[str] = []
         new: list[tuple[str, Identity]] = []
         for path in self._names():
@@ -90,7 +92,17 @@ class Coverings:
     def _names(self) -> list[str]:
         """Directories in the project that are or may be to be covered."""
         more = (self.hooks,) if self.hooks else ()
-        return list(dict.fromkeys((*DIRECTORIES, *more, *self._copies)))
+        return list(dict.fromkeys((*DIRECTORIES, *more, *self._linked, *self._copies)))
+
+    def _find_linked(self) -> Iterator[str]:
+        """Where symlinks in the place of directories lead, in the project."""
+        project = self._record.project
+        for name in DIRECTORIES:
+            found = tree.stat_below(self._root, name)
+            if found is not None and stat.S_ISLNK(found.st_mode):
+                real = os.path.realpath(os.path.join(project, name))
+                if real.startswith(project + "/"):
+                    yield real[len(project) + 1 :]
 
     def _is_needed(self, path: str) -> bool:
         """Whether a directory must be there for the agent to have a private one."""
@@ -105,7 +117,7 @@ class Coverings:
     def _make(self, path: str) -> Identity:
         """An empty directory, unless something else is there or the project cannot be written."""
         try:
-            self._place.make(path)
+            self._place.make(path, self._root)
         except OSError:
             return _NOTHING
         return self._identity(path)
@@ -125,7 +137,7 @@ class Coverings:
                 copy.create(host)
             return []
         directory.take(self._root, path, copy)
-        self._place.make(path)
+        self._place.make(path, self._root)
         return [path]
 
     def _is_new(self, path: str) -> bool:

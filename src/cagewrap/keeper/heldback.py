@@ -12,9 +12,8 @@ import os
 import time
 from collections.abc import Callable
 
-from cagewrap import beneath
 from cagewrap.errors import SessionError
-from cagewrap.holding import directory, hostgit, places
+from cagewrap.holding import directory, hostgit, places, tree
 from cagewrap.holding.directory import locked
 from cagewrap.holding.names import DIRECTORIES
 from cagewrap.holding.places import Place
@@ -48,7 +47,7 @@ class HeldBack(Care):
         self._init_pid = init_pid
         self._store = store = directory.store_dir(paths.cage_dir(record.name))
         self._place = Place(paths, record.project)
-        self._root = beneath.open_root(record.project)
+        self._root = tree.open_project(record.project)
         self._watch = Watch(record.project, self._place.dir, store)
         self._coverings = Coverings(record, self._place, store, self._root, init_pid)
         self._git: hostgit.NamedByGit | None = None
@@ -111,6 +110,7 @@ class HeldBack(Care):
         except OSError as error:
             self._log(f"held back: {error}")
         os.close(self._root)
+        self._root = -1
 
     # -- at the root of the project ----------------------------------------------------------------
 
@@ -179,6 +179,9 @@ class HeldBack(Care):
 
         def ended(_status: int) -> None:
             self._walk_pid = 0
+            if self._root < 0:  # closed
+                os.close(result)
+                return
             with open(result, "rb") as file:
                 file.seek(0)
                 data = file.read()
