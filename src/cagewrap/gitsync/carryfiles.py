@@ -153,6 +153,7 @@ def _index_to_host(
                 f"the agent's new submodule {path.decode(errors='replace')!r} is not in your "
                 "index: git would run what its own configuration says"
             )
+    place.bring()
     with place.host.locked("index") as lock:
         if place.host.stamp("index") != was:
             raise BusyError

@@ -47,6 +47,9 @@ def carry_refs(place: Place, context: Context) -> tuple[Refs, Refs] | None:
     _keep_what_is_hidden(changes, cage)
     _save_conflicts(changes, host, context)
     _refuse_collisions(changes, host, context)
+    if changes.to_host:
+        place.bring()
+        _refuse_missing(changes, host, place, context)
     failed = change_refs(place.host, host, changes.to_host, context.oid_length)
     failed |= change_refs(place.cage, cage, changes.to_cage, context.oid_length)
     _remember(base, host, cage, changes, failed)
@@ -94,6 +97,17 @@ def _refuse_collisions(changes: Changes[str], host: Refs, context: Context) -> N
         if name in above or any(part in staying for part in _above(name)):
             del changes.to_host[name]
             context.note(f"the git ref {name} was not carried: another of yours is in its way")
+
+
+def _refuse_missing(changes: Changes[str], host: Refs, place: Place, context: Context) -> None:
+    """A ref to an object that is not there would break the host's git."""
+    known = set(host.values.values())
+    for name, value in list(changes.to_host.items()):
+        if value is None or value in known or value.startswith("ref:"):
+            continue
+        if not place.has_object(value):
+            del changes.to_host[name]
+            context.note(f"the git ref {name} was not carried: its object {value} is missing")
 
 
 def _above(name: str) -> list[str]:
@@ -184,6 +198,11 @@ def carry_head(place: Place, context: Context) -> None:
     if is_cages and cage is not None and cage.startswith("ref:"):
         is_cages = cage.startswith("ref: refs/heads/")
     target, was, value = (place.host, host, str(cage)) if is_cages else (place.cage, cage, host)
+    if is_cages and not value.startswith("ref:"):
+        place.bring()
+        if not place.has_object(value):
+            context.note(f"HEAD was not carried: its object {value} is missing")
+            return
     if not is_cages and host == base and place.leads:
         return  # what the cage has is no HEAD: the agent's affair
     if not is_cages and cage != base and place.leads and cage:

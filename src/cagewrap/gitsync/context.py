@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypedDict
 
@@ -40,7 +41,8 @@ class Place:
 
     path: relative to the pair's; "" for the directory itself. has_refs: it has refs and a
     configuration (a linked work tree's has none). leads: HEAD and index of the cage reach the
-    host; where not, only the host's reach the cage.
+    host; where not, only the host's reach the cage. bring: moves the agent's objects to the host.
+    has_object: whether the host has one.
     """
 
     path: str
@@ -49,6 +51,8 @@ class Place:
     base: Base
     has_refs: bool = True
     leads: bool = True
+    bring: Callable[[], None] = lambda: None
+    has_object: Callable[[str], bool] = lambda _oid: True
 
 
 @dataclass(slots=True)

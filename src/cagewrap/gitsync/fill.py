@@ -8,23 +8,22 @@ import re
 import stat
 
 from cagewrap import beneath
+from cagewrap.gitsync.objects import BORROWED
 
-STORES = ("objects", "lfs/objects", "annex/objects", "reftable")
-"""Directories that both sides share: content by its name, nothing that git runs or obeys."""
-_IN_MODULE = re.compile(r"(?:modules/.+/)?(?:" + "|".join(STORES) + ")")
+STORES = ("lfs/objects", "annex/objects", "reftable")
+"""Directories that both sides share and write to: nothing in them is run or obeyed by git."""
+_IN_MODULE = r"(?:modules/.+/)?"
+_NOT_COPIED = re.compile(_IN_MODULE + "(?:objects|" + "|".join(STORES) + ")")
+_MOUNTED = re.compile(_IN_MODULE + "(?:" + BORROWED + "|" + "|".join(STORES) + ")")
 _CHUNK = 1 << 22
 _LEFT_OUT = re.compile(r"(?:.*/)?(?:gc\.pid|fsmonitor--daemon\.ipc|fsmonitor--daemon)")
-
-
-def is_store(path: str) -> bool:
-    """Whether both sides share this directory, as a path in the git directory."""
-    return _IN_MODULE.fullmatch(path) is not None
 
 
 def fill(source_fd: int, target_fd: int, path: str = "") -> None:
     """Copy a host's git directory, or the part `path` of it, into the cage's. Raises OSError.
 
-    Locks, sockets and stores are left out. Symlinks stay what they are, for the cage to follow.
+    Locks, sockets, objects and stores are left out. Symlinks stay what they are, for the cage to
+    follow.
     """
     with os.scandir(source_fd) as listed:
         entries = sorted(listed, key=lambda entry: entry.name)
@@ -42,7 +41,7 @@ def fill(source_fd: int, target_fd: int, path: str = "") -> None:
 
 
 def _fill_directory(source_fd: int, target_fd: int, name: str, path: str) -> None:
-    if is_store(path):
+    if _NOT_COPIED.fullmatch(path):
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o755, dir_fd=target_fd)
         return
@@ -92,16 +91,16 @@ def copy_file(source_fd: int, target_fd: int, name: str) -> None:
 
 
 def empty(fd: int, path: str = "") -> None:
-    """Remove everything but the stores, which may be mounted on. Raises OSError."""
+    """Remove everything but the directories that may be mounted on. Raises OSError."""
     for name in os.listdir(fd):
         below = f"{path}/{name}" if path else name
         if not stat.S_ISDIR(beneath.stat_at(fd, name).st_mode):
             os.unlink(name, dir_fd=fd)
-        elif not is_store(below):
+        elif not _MOUNTED.fullmatch(below):
             inner = beneath.open_dir(fd, [name])
             try:
                 empty(inner, below)
             finally:
                 os.close(inner)
-            with contextlib.suppress(OSError):  # it holds a store
+            with contextlib.suppress(OSError):  # it holds one
                 os.rmdir(name, dir_fd=fd)

@@ -1,60 +1,240 @@
-"""Carrying objects, for a repository that the agent made where there was none.
+"""Bringing an agent's objects into the host's repository: each is checked to be what it is named.
 
-Elsewhere both sides share the directory. An object is a file named after its content; git checks
-what it reads, and nothing in it is run.
+The cage borrows the host's objects, read-only, and writes its own into its private copy. From
+there they are moved: what the host has, the cage sees.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
-from collections.abc import Iterable
+import secrets
+import stat
+import zlib
+from collections.abc import Callable
 
 from cagewrap import beneath
-from cagewrap.gitsync.fill import copy_file
 from cagewrap.gitsync.side import Side
+
+BORROWED = "cagewrap/objects"
+"""Where in a private copy the host's objects are seen."""
+ALTERNATES = b"../cagewrap/objects\n"
+"""The same, from the copy's own objects: relative, so that it holds at any path."""
 
 _FAN = re.compile(r"[0-9a-f]{2}")
 _LOOSE = re.compile(r"[0-9a-f]{38}(?:[0-9a-f]{24})?")
-_PACK = re.compile(r"pack-[0-9a-f]{40}(?:[0-9a-f]{24})?\.(?:pack|rev|idx|bitmap|promisor|keep)")
-_ORDER = (".pack", ".rev", ".bitmap", ".promisor", ".keep", ".idx")
-"""A pack is there for git once its .idx is."""
+_PACK = re.compile(r"pack-[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_HEADER = re.compile(rb"(?:blob|tree|commit|tag) (0|[1-9][0-9]{0,18})")
+_CHUNK = 1 << 20
+_HEADER_BYTES = 64
+
+IndexPack = Callable[[str, bool], bool]
+"""Checks every object of a pack of that path and makes its index beside it; whether it is sound.
+Second: whether ids are SHA-256."""
 
 
-def carry_objects(source: Side, target: Side) -> bool:
-    """Copy what the other side lacks; whether there was anything. Raises OSError."""
-    has_copied = False
-    objects = beneath.open_dir(source.fd, ["objects"])
+class UnsoundError(Exception):
+    """An object that is not what its name says."""
+
+
+def bring_objects(
+    cage: Side, host: Side, host_path: str, index_pack: IndexPack, *, keep: bool = False
+) -> int:
+    """Move the cage's own objects to the host; how many files. keep: leave them there too.
+
+    What is no object is left alone. Raises OSError when the host's side cannot be written.
+    """
     try:
-        for name in sorted(os.listdir(objects)):
+        objects = beneath.open_dir(cage.fd, ["objects"])
+    except OSError:
+        return 0
+    count = 0
+    try:
+        for name in os.listdir(objects):
             if _FAN.fullmatch(name):
-                has_copied |= _carry(objects, target, name, _LOOSE)
+                count += _bring_loose(objects, name, host, keep=keep)
             elif name == "pack":
-                has_copied |= _carry(objects, target, name, _PACK)
+                count += _bring_packs(objects, host, host_path, index_pack, keep=keep)
     finally:
         os.close(objects)
-    return has_copied
+    return count
 
 
-def _carry(objects: int, target: Side, name: str, shape: re.Pattern[str]) -> bool:
+def _bring_loose(objects: int, fan: str, host: Side, *, keep: bool) -> int:
     try:
-        source_fd = beneath.open_dir(objects, [name])
+        source = beneath.open_dir(objects, [fan])
+    except OSError:
+        return 0
+    count = 0
+    try:
+        names = [name for name in os.listdir(source) if _LOOSE.fullmatch(name)]
+        if not names:
+            if not keep:
+                with contextlib.suppress(OSError):
+                    os.rmdir(fan, dir_fd=objects)
+            return 0
+        with host.parent(f"objects/{fan}/x", make=True) as (target, _):
+            there = set(os.listdir(target))
+            for name in names:
+                if name not in there:
+                    try:
+                        _bring_one(source, target, fan, name)
+                    except (UnsoundError, zlib.error):
+                        continue
+                    count += 1
+                if not keep:
+                    with contextlib.suppress(OSError):
+                        os.unlink(name, dir_fd=source)
+    finally:
+        os.close(source)
+    return count
+
+
+def _bring_one(source: int, target: int, fan: str, name: str) -> None:
+    """Copy an object while it is unpacked and hashed; it gets its name only if that is right."""
+    try:
+        fd = beneath.open_regular(source, name)
+    except OSError as error:
+        raise UnsoundError from error
+    temporary = f"tmp_obj_{secrets.token_hex(6)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(fd, "rb", buffering=0) as file:
+            out = os.open(temporary, flags, 0o444, dir_fd=target)
+            try:
+                with open(out, "wb", buffering=0) as copy:
+                    _copy_checked(file, copy, fan + name)
+                os.rename(temporary, name, src_dir_fd=target, dst_dir_fd=target)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary, dir_fd=target)
+                raise
+    except OSError as error:
+        if error.filename is None and error.errno in (5, 22):  # reading what an agent wrote
+            raise UnsoundError from error
+        raise
+
+
+def _copy_checked(file: object, copy: object, oid: str) -> None:
+    read, write = file.read, copy.write  # type: ignore[attr-defined]
+    digest = hashlib.sha1(usedforsecurity=False) if len(oid) == 40 else hashlib.sha256()
+    unpack = zlib.decompressobj()
+    header, size, is_begun = b"", 0, False
+    while True:
+        chunk = read(_CHUNK)
+        if not chunk:
+            break
+        rest = memoryview(chunk)
+        while rest:
+            rest = rest[write(rest) :]
+        pending = chunk
+        while pending and not unpack.eof:
+            data = unpack.decompress(pending, _CHUNK)
+            pending = unpack.unconsumed_tail
+            digest.update(data)
+            if not is_begun:
+                header += data[:_HEADER_BYTES]
+                is_begun = b"\0" in header or len(header) >= _HEADER_BYTES
+            size += len(data)
+    text, nul, _ = header.partition(b"\0")
+    found = _HEADER.fullmatch(text)
+    if not (found and nul and unpack.eof and not unpack.unused_data):
+        raise UnsoundError
+    if size != int(found.group(1)) + len(text) + 1 or digest.hexdigest() != oid:
+        raise UnsoundError
+
+
+def _bring_packs(
+    objects: int, host: Side, host_path: str, index_pack: IndexPack, *, keep: bool
+) -> int:
+    try:
+        source = beneath.open_dir(objects, ["pack"])
+    except OSError:
+        return 0
+    count = 0
+    try:
+        names = set(os.listdir(source))
+        for name in sorted(names):
+            base, dot, end = name.rpartition(".")
+            if end != "idx" or not dot or not _PACK.fullmatch(base) or f"{base}.pack" not in names:
+                continue
+            with host.parent("objects/pack/x", make=True) as (target, _):
+                if not _exists(target, name):
+                    if not _bring_pack(source, target, base, host_path, index_pack):
+                        continue
+                    count += 1
+            if not keep and f"{base}.keep" not in names:
+                _forget_pack(source, base, names)
+    finally:
+        os.close(source)
+    return count
+
+
+def _forget_pack(source: int, base: str, names: set[str]) -> None:
+    """The index goes last but one: git looks for packs by it."""
+    for end in ("idx", "bitmap", "rev", "promisor", "mtimes", "pack"):
+        if f"{base}.{end}" in names:
+            with contextlib.suppress(OSError):
+                os.unlink(f"{base}.{end}", dir_fd=source)
+
+
+def _bring_pack(source: int, target: int, base: str, host_path: str, index_pack: IndexPack) -> bool:
+    """Copy a pack, let the host's git check all that is in it and index it anew."""
+    try:
+        fd = beneath.open_regular(source, f"{base}.pack")
     except OSError:
         return False
+    temporary = f"tmp_pack_{secrets.token_hex(6)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        names = {one for one in os.listdir(source_fd) if shape.fullmatch(one)}
-        with target.parent(f"objects/{name}/x", make=True) as (target_fd, _):
-            missing = names.difference(os.listdir(target_fd))
-            for one in _ordered(missing):
-                with contextlib.suppress(OSError):  # no regular file: no object
-                    copy_file(source_fd, target_fd, one)
-        return bool(missing)
+        out = os.open(f"{temporary}.pack", flags, 0o444, dir_fd=target)
+        try:
+            while os.copy_file_range(fd, out, _CHUNK * 16):
+                pass
+        finally:
+            os.close(out)
+        path = os.path.join(host_path, "objects", "pack", f"{temporary}.pack")
+        is_sound = index_pack(path, len(base) > 45)
+        if is_sound:
+            for end in ("pack", "rev", "idx"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(
+                        f"{temporary}.{end}", f"{base}.{end}", src_dir_fd=target, dst_dir_fd=target
+                    )
+        return is_sound
     finally:
-        os.close(source_fd)
+        os.close(fd)
+        for end in ("pack", "idx", "rev"):
+            with contextlib.suppress(OSError):
+                os.unlink(f"{temporary}.{end}", dir_fd=target)
 
 
-def _ordered(names: Iterable[str]) -> list[str]:
-    return sorted(
-        names, key=lambda name: (_ORDER.index(os.path.splitext(name)[1] or ".pack"), name)
-    )
+def _exists(fd: int, name: str) -> bool:
+    try:
+        return stat.S_ISREG(beneath.stat_at(fd, name).st_mode)
+    except OSError:
+        return False
+
+
+def lend_objects(host: Side, cage: Side, copy_file: Callable[[int, int, str], None]) -> int:
+    """Copy the host's objects that a cage lacks which cannot borrow them; how many files."""
+    count = 0
+    for name in ("pack", *(f"{number:02x}" for number in range(256))):
+        try:
+            source = beneath.open_dir(host.fd, ["objects", name])
+        except OSError:
+            continue
+        try:
+            shape = _PACK if name == "pack" else _LOOSE
+            names = [one for one in os.listdir(source) if shape.match(one)]
+            with cage.parent(f"objects/{name}/x", make=True) as (target, _):
+                missing = set(names).difference(os.listdir(target))
+                for one in sorted(missing, key=lambda one: (one.endswith(".idx"), one)):
+                    with contextlib.suppress(FileNotFoundError):
+                        copy_file(source, target, one)
+                        count += 1
+        finally:
+            os.close(source)
+    return count

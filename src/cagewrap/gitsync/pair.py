@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ from typing import Any
 from cagewrap import beneath
 from cagewrap.gitsync.side import Side, Stamp, stamp_of
 
-_MODULE = re.compile(r"(modules/.+)/objects")
-
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -23,9 +20,10 @@ class Pair:
     what both had; not in the copy.
 
     project: the work tree, a real path. work_tree: "" or `worktrees/NAME`, when the project is a
-    linked work tree of the host's. stores: which directories both share, relative.
-    session: what a conflict's refs are named after. inside_ids: uid and gid of the owner's files
-    as the cage sees them.
+    linked work tree of the host's. modules: the git directories of submodules in it, relative.
+    borrows: whether the cage sees the host's objects (not if there was no repository when it was
+    started). session: what a conflict's refs are named after. inside_ids: uid and gid of the
+    owner's files as the cage sees them.
     """
 
     host: str
@@ -34,19 +32,9 @@ class Pair:
     project: str
     session: str
     work_tree: str = ""
-    stores: tuple[str, ...] = ("objects",)
+    modules: tuple[str, ...] = ()
+    borrows: bool = True
     inside_ids: tuple[int, int] = (0, 0)
-
-    @property
-    def shares_objects(self) -> bool:
-        """False for a project that had no repository when the cage was made."""
-        return "objects" in self.stores
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The git directories of submodules below it."""
-        found = (_MODULE.fullmatch(store) for store in self.stores)
-        return tuple(one.group(1) for one in found if one)
 
 
 class ReplacedError(Exception):
@@ -122,8 +110,6 @@ def watched(pair: Pair, places: list[str], directories: dict[str, list[str]]) ->
             base = os.path.join(root, place) if place else root
             found += [os.path.join(base, name) if name else base for name in _WATCHED]
             found += [os.path.join(base, name) for name in directories.get(place, ())]
-        if not pair.shares_objects:
-            found += [os.path.join(root, "objects"), os.path.join(root, "objects/pack")]
     return found
 
 

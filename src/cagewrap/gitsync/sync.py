@@ -14,8 +14,8 @@ from cagewrap.gitsync.carryfiles import carry_index, carry_mirrored, carry_state
 from cagewrap.gitsync.carryrefs import carry_head, carry_logs, carry_refs
 from cagewrap.gitsync.configtext import ConfigRefusedError
 from cagewrap.gitsync.context import Context, Place
-from cagewrap.gitsync.fill import empty, fill
-from cagewrap.gitsync.objects import carry_objects
+from cagewrap.gitsync.fill import copy_file, empty, fill
+from cagewrap.gitsync.objects import ALTERNATES, IndexPack, bring_objects, lend_objects
 from cagewrap.gitsync.pair import (
     Pair,
     ReplacedError,
@@ -28,6 +28,7 @@ from cagewrap.gitsync.pair import (
     write_base,
 )
 from cagewrap.gitsync.side import Side, Stamp
+from cagewrap.gitsync.store import Store
 from cagewrap.gitsync.worktrees import adopt_work_trees, work_tree_places
 
 ROUNDS = 4
@@ -49,17 +50,18 @@ class Outcome:
     is_settled: bool = False
 
 
-def carry(pair: Pair) -> Outcome:
+def carry(pair: Pair, index_pack: IndexPack, *, may_refill: bool = False) -> Outcome:
     """Carry everything, until nothing is left to be carried.
 
-    Raises OSError when a side cannot be used at all, ReplacedError when the host's directory is
-    another one. What goes wrong with a part is a note.
+    may_refill: give the cage a git directory again that the agent has removed. Raises OSError
+    when a side cannot be used at all, ReplacedError when the host's directory is another one. What
+    goes wrong with a part is a note.
     """
     outcome = Outcome()
     with opened(pair.host) as host, opened(pair.copy) as cage:
         base = _base_of(pair, host, cage)
         for _ in range(ROUNDS):
-            run = _Run(pair, host, cage, base)
+            run = _Run(pair, host, cage, base, index_pack, may_refill=may_refill)
             context = run.carry()
             outcome.notes += [note for note in context.notes if note not in outcome.notes]
             outcome.paths, outcome.stamps = run.paths, run.stamps
@@ -94,7 +96,18 @@ def start_anew(pair: Pair) -> None:
 class _Run:
     """One look at everything."""
 
-    def __init__(self, pair: Pair, host: Side, cage: Side, base: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        host: Side,
+        cage: Side,
+        base: dict[str, Any],
+        index_pack: IndexPack,
+        *,
+        may_refill: bool,
+    ) -> None:
+        self.index_pack = index_pack
+        self.may_refill = may_refill
         self.pair = pair
         self.host = host
         self.cage = cage
@@ -118,47 +131,90 @@ class _Run:
         if not is_git_dir(self.host) and not self._begin_on_host(context):
             self._watch([""], {"": ["refs", "objects"]})
             return context
-        if not self.pair.shares_objects:
-            self._carry_objects(context)
         names = ["", *self.pair.modules]
         for name in names:
             self._carry_place(name, context, directories)
         adopt_work_trees(self.pair, self.host, self.cage, places, context)
         for name, leads in work_tree_places(self.pair, self.host):
             names.append(name)
-            self._carry_place(name, context, directories, has_refs=False, leads=leads)
+            with contextlib.suppress(OSError), contextlib.closing(self.host.below(name)) as host:
+                base = places.setdefault(name, {})
+                place = Place(name, host, self.cage, base, has_refs=False, leads=leads)
+                self._carry_work_tree(place, context, directories)
         for gone in [name for name in places if name not in names]:
             del places[gone]
         self._watch(names, directories)
         return context
 
-    def _carry_place(
-        self,
-        name: str,
-        context: Context,
-        directories: dict[str, list[str]],
-        *,
-        has_refs: bool = True,
-        leads: bool = True,
-    ) -> None:
+    def _carry_place(self, name: str, context: Context, directories: dict[str, list[str]]) -> None:
+        """The project's own repository, or a submodule's."""
         base = self.base["places"].setdefault(name, {})
-        leads = leads and not (name == "" and self.pair.work_tree)
         try:
             host = self.host.below(name)
         except OSError:
             return  # the host has removed it
-        with contextlib.closing(host):
+        store = Store(host)
+        with contextlib.closing(host), contextlib.closing(store):
             try:
                 cage = self._cage_below(name)
             except OSError as error:
                 context.note(f"git in {name or self.pair.host} is not carried: {error.strerror}")
                 return
             with contextlib.closing(cage):
-                if has_refs and base.get("refs") and not is_begun(cage):
-                    context.note("the agent has removed its git directory: yours stays as it is")
+                if not self._is_usable(cage, host, name, base, context):
                     return
-                place = Place(name, host, cage, base, has_refs=has_refs, leads=leads)
+                place = Place(name, host, cage, base)
+                place.leads = not (name == "" and self.pair.work_tree)
+                place.bring = lambda: self._bring(place)
+                place.has_object = store.has
+                if not self.pair.borrows:
+                    lend_objects(host, cage, copy_file)
                 directories[name] = carry_place(place, context)
+
+    def _carry_work_tree(
+        self, place: Place, context: Context, directories: dict[str, list[str]]
+    ) -> None:
+        """A linked work tree's part, whose objects are the repository's."""
+        store = Store(self.host)
+        root = Place("", self.host, self.cage, {})
+        with contextlib.closing(store), contextlib.closing(self._cage_below(place.path)) as cage:
+            place.cage = cage
+            place.bring = lambda: self._bring(root)
+            place.has_object = store.has
+            directories[place.path] = carry_place(place, context)
+
+    def _is_usable(
+        self, cage: Side, host: Side, name: str, base: dict[str, Any], context: Context
+    ) -> bool:
+        """Whether the cage's side is a git directory that knows where the host's objects are.
+
+        One that does not is not the one that was filled: the agent has made it anew, and what it
+        lacks was not taken away by it.
+        """
+        if base.get("refs") and not is_begun(cage):
+            if not self.may_refill:
+                context.note("the agent has removed its git directory: yours stays as it is")
+                return False
+            empty(cage.fd, name)
+            fill(host.fd, cage.fd, name)
+            base.clear()
+            context.note("the agent had removed its git directory: it has got a new one of yours")
+        if self.pair.borrows:
+            try:
+                known = cage.read("objects/info/alternates", len(ALTERNATES) + 1)
+            except OSError:
+                known = None
+            if known != ALTERNATES:
+                base.clear()
+                cage.write("objects/info/alternates", ALTERNATES)
+        return True
+
+    def _bring(self, place: Place) -> None:
+        """Move the agent's objects to the host."""
+        path = os.path.join(self.pair.host, place.path) if place.path else self.pair.host
+        keep = not self.pair.borrows
+        with contextlib.suppress(OSError):
+            bring_objects(place.cage, place.host, path, self.index_pack, keep=keep)
 
     def _cage_below(self, name: str) -> Side:
         """The cage's place; one that is new on the host is filled."""
@@ -176,7 +232,7 @@ class _Run:
 
     def _begin_on_host(self, context: Context) -> bool:
         """Make a repository of the host's empty directory, once the agent has made one."""
-        if self.pair.shares_objects or not is_git_dir(self.cage) or os.listdir(self.host.fd):
+        if self.pair.borrows or not is_git_dir(self.cage) or os.listdir(self.host.fd):
             return False
         try:
             config = read_config(self.cage)[1]
@@ -204,13 +260,6 @@ class _Run:
         context.has_written = True
         context.note("the agent has made a git repository of the project: its commits are yours")
         return True
-
-    def _carry_objects(self, context: Context) -> None:
-        for source, target in ((self.cage, self.host), (self.host, self.cage)):
-            try:
-                context.has_written |= carry_objects(source, target)
-            except OSError as error:
-                context.note(f"git's objects are not carried: {error}")
 
     def _take_stamps(self) -> None:
         self.stamps = read_stamps(self.paths)

@@ -18,13 +18,16 @@ from dataclasses import dataclass
 
 from cagewrap.keeper import namespaces
 
-_OPEN_TREE, _MOVE_MOUNT = 428, 429  # the same on every architecture
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # the same on every architecture
 _OPEN_TREE_CLONE = 1  # include/uapi/linux/mount.h
 _EMPTY_PATHS = 0x04 | 0x40  # MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
 _AT_EMPTY_PATH = 0x1000
 _CLONE_NEWNS = 0x20000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
 _ANYTHING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_READ_ONLY = (ctypes.c_uint64 * 4)(1, 0, 0, 0)
+"""struct mount_attr: set MOUNT_ATTR_RDONLY, clear nothing."""
 
 Identity = tuple[int, int]
 """Device and inode."""
@@ -38,13 +41,14 @@ class Cover:
 
     source: the host's. target: the place inside. over: what lies there now; with anything else
     there (a mount of the owner's, another cover) nothing is done. source_is: what the source must
-    be, where an agent may have exchanged it.
+    be, where an agent may have exchanged it. is_readonly: nothing inside can write to it.
     """
 
     source: str
     target: str
     over: Identity
     source_is: Identity | None = None
+    is_readonly: bool = False
 
 
 def identity(path: str) -> Identity:
@@ -93,7 +97,12 @@ def _clone(cover: Cover) -> int:
         ):
             raise OSError(errno.EAGAIN, f"{cover.source} was exchanged")
         flags = _OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC
-        return _check(_libc.syscall(_OPEN_TREE, fd, b"", flags))
+        clone = _check(_libc.syscall(_OPEN_TREE, fd, b"", flags))
+        if cover.is_readonly:
+            size = ctypes.c_size_t(ctypes.sizeof(_READ_ONLY))
+            wanted = ctypes.byref(_READ_ONLY)
+            _check(_libc.syscall(_MOUNT_SETATTR, clone, b"", _AT_EMPTY_PATH, wanted, size))
+        return clone
     finally:
         os.close(fd)
 

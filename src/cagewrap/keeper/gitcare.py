@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict
 
-from cagewrap.errors import SessionError
+from cagewrap.errors import PodmanMissingError, SessionError
 from cagewrap.gitsync.pair import Pair, ReplacedError, read_stamps
 from cagewrap.gitsync.sync import Outcome, carry, start_anew
 from cagewrap.holding.directory import locked
@@ -27,6 +27,7 @@ from cagewrap.sessions import Record
 AFTER_S = 10.0
 """How long the end of a message is held up until the host has what the agent did."""
 CLOSE_S = 60.0
+PACK_S = 3600.0
 AGAIN_S = (0.05, 30.0)
 """When a run could not carry all, or not see whether it did, another is made after this; then
 after twice the time, and so on up to the second."""
@@ -111,7 +112,8 @@ class GitCare(Care):
             project=self._record.project,
             session=session_label(self._record),
             work_tree=self._layout.place,
-            stores=self._layout.stores,
+            modules=tuple(path for path in self._layout.repositories if path),
+            borrows="" in self._layout.repositories,
             inside_ids=(0, 0) if is_root else (os.getuid(), os.getgid()),
         )
 
@@ -128,7 +130,8 @@ class GitCare(Care):
 
     def _begin(self) -> None:
         if self._job is None:
-            self._job = Job(self._loop, functools.partial(_work, self._pair()), self._carried)
+            work = functools.partial(_work, self._pair(), may_refill=bool(self._waiting))
+            self._job = Job(self._loop, work, self._carried)
 
     def _carried(self, answer: bytes) -> None:
         self._job = None
@@ -180,19 +183,38 @@ def git_store(paths: Paths, name: str) -> str:
     return os.path.join(paths.cage_dir(name), "git")
 
 
+def index_pack(path: str, is_sha256: bool) -> bool:  # noqa: FBT001
+    """Let the host's git check and index a pack of an agent's, as it does with a fetched one."""
+    from cagewrap import proc
+
+    env = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": "/nonexistent",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CEILING_DIRECTORIES": "/",
+    }
+    kind = "sha256" if is_sha256 else "sha1"
+    argv = ("git", "index-pack", f"--object-format={kind}", path)
+    try:
+        return proc.capture(argv, timeout_s=PACK_S, env=env).returncode == 0
+    except PodmanMissingError:
+        return False  # no git on this machine, so nobody here needs them
+
+
 def session_label(record: Record) -> str:
     """What refs are named after that keep an agent's side of a conflict."""
     return record.name.removeprefix("cagewrap-")
 
 
-def _work(pair: Pair) -> bytes:
+def _work(pair: Pair, *, may_refill: bool) -> bytes:
     """One run, in a process of its own."""
     try:
         try:
-            outcome = carry(pair)
+            outcome = carry(pair, index_pack, may_refill=may_refill)
         except ReplacedError:
             start_anew(pair)
-            outcome = carry(pair)
+            outcome = carry(pair, index_pack)
     except OSError as error:
         outcome = Outcome(notes=[f"git's state cannot be carried: {error}"])
     return json.dumps(asdict(outcome)).encode()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from cagewrap import beneath
 from cagewrap.errors import SessionError
+from cagewrap.gitsync.objects import BORROWED
 from cagewrap.gitsync.side import Side
 from cagewrap.keeper import covers
 from cagewrap.keeper.covers import Cover, Identity, identity
@@ -44,8 +45,15 @@ class GitCovers:
             make_private(self.copy_dir)
             os.chmod(self.copy_dir, 0o755)  # noqa: S103 - for users inside; its parents are 0700
             wanted += self._over(self.copy_dir, layout.git_dir)
+            for path in layout.repositories:
+                wanted += self._inner(
+                    layout.git_dir,
+                    os.path.join(path, "objects"),
+                    os.path.join(path, BORROWED),
+                    is_readonly=True,
+                )
             for store in layout.stores:
-                wanted += self._store(layout.git_dir, store)
+                wanted += self._inner(layout.git_dir, store, store)
         if layout.file:
             wanted += self._over(self._file(layout.file), layout.file)
         git = os.path.join(project, ".git")
@@ -58,13 +66,15 @@ class GitCovers:
         over = self._keep(path)
         return [Cover(source, target, over) for target in self._targets(path)]
 
-    def _store(self, git_dir: str, store: str) -> list[Cover]:
-        """The host's own store, in its place in the copy."""
-        path = os.path.join(git_dir, store)
-        found = self._keep(path)
-        mountpoint = _make_mountpoint(self.copy_dir, store)
+    def _inner(
+        self, git_dir: str, path: str, place: str, *, is_readonly: bool = False
+    ) -> list[Cover]:
+        """A directory of the host's git directory, in its place in the copy."""
+        source = os.path.join(git_dir, path)
+        found = self._keep(source)
+        mountpoint = _make_mountpoint(self.copy_dir, place)
         return [
-            Cover(path, os.path.join(target, store), mountpoint, found)
+            Cover(source, os.path.join(target, place), mountpoint, found, is_readonly)
             for target in self._targets(git_dir)
         ]
 

@@ -18,11 +18,13 @@ _MODULES_LIMIT = 300
 class Layout:
     """git_dir: real path of the directory with refs and configuration; "" when there is none that
     is used in the cage. place: `worktrees/NAME` in it for a linked work tree. file: the project's
-    `.git` if that is a file. stores: what both sides share of it."""
+    `.git` if that is a file. repositories: paths in it of those with objects to borrow, "" being
+    itself. stores: what both sides share and write to."""
 
     git_dir: str = ""
     place: str = ""
     file: str = ""
+    repositories: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
 
 
@@ -36,16 +38,23 @@ def find_layout(project: str) -> Layout:
     found = find_git_dirs(project)
     file = git if stat.S_ISREG(mode) else ""
     git_dir = found.repository
-    stores = tuple(find_stores(git_dir)) if git_dir and is_git_dir(git_dir) else ()
-    return Layout(git_dir, found.place, file, stores)
+    repositories = tuple(find_repositories(git_dir)) if git_dir else ()
+    stores = tuple(
+        store
+        for path in repositories
+        for name in STORES
+        if _is_dir(os.path.join(git_dir, store := os.path.join(path, name)))
+    )
+    return Layout(git_dir, found.place, file, repositories, stores)
 
 
-def find_stores(git_dir: str, path: str = "", depth: int = 0) -> list[str]:
-    """The stores of a repository and of the submodules below it, as paths in it."""
-    here = os.path.join(git_dir, path)
-    found = [os.path.join(path, name) for name in STORES if _is_dir(os.path.join(here, name))]
-    todo = [os.path.join(path, "modules")]
-    while todo and depth < _MODULES_DEPTH and len(found) < _MODULES_LIMIT:
+def find_repositories(git_dir: str) -> list[str]:
+    """A repository and those of the submodules below it, as paths in it; none if it is none."""
+    if not is_git_dir(git_dir) or not _is_dir(os.path.join(git_dir, "objects")):
+        return []
+    found = [""]
+    todo = ["modules"]
+    while todo and len(found) < _MODULES_LIMIT:
         directory = todo.pop()
         try:
             names = sorted(os.listdir(os.path.join(git_dir, directory)))
@@ -54,8 +63,9 @@ def find_stores(git_dir: str, path: str = "", depth: int = 0) -> list[str]:
         for name in names:
             below = os.path.join(directory, name)
             full = os.path.join(git_dir, below)
-            if is_git_dir(full):
-                found += find_stores(git_dir, below, depth + 1)
+            if is_git_dir(full) and _is_dir(os.path.join(full, "objects")):
+                found.append(below)
+                todo.append(os.path.join(below, "modules"))
             elif _is_dir(full) and below.count("/") < _MODULES_DEPTH:
                 todo.append(below)
     return found
