@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import subprocess
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
+from json_lines import ANSWER_S, Json, JsonLines
 from places import NODE, PEERS, Place
-
-Json = dict[str, Any]
 
 CLIENT = Path(__file__).parent / "node" / "acp_client.mjs"
 SDK = PEERS / "@agentclientprotocol/sdk/dist/acp.js"
-ANSWER_S = 60
 
 
 class AcpError(Exception):
     """The agent refused a request."""
 
 
-class Client:
+class Client(JsonLines):
     """A client with the agent running, and all that came from it until now.
 
     The agent is killed at the end, unless it has ended by then.
@@ -35,48 +28,33 @@ class Client:
         self, place: Place, agent: Sequence[str | Path], log: Path, **env: str | Path
     ) -> None:
         self.place = place
-        self.log = log
         self.updates: list[Json] = []
         self.permissions: list[Json] = []
         self.exit: Json = {}
         self._answers: dict[int, Json] = {}
         self._last_id = 0
-        self._news = threading.Condition()
-        with log.open("ab") as stderr:
-            self._process = subprocess.Popen(
-                [NODE, CLIENT, SDK, place.project, *agent],
-                cwd="/",  # what runs in the project is the agent's
-                env=os.environ | place.env | {name: str(value) for name, value in env.items()},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        argv = [NODE, CLIENT, SDK, place.project, *agent]
+        more = {name: str(value) for name, value in env.items()}
+        super().__init__(
+            argv, "/", place.env | more, log
+        )  # what runs in the project is the agent's
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None and not self.exit:
+    def __exit__(self, *how: object) -> None:
+        if self.process.poll() is None and not self.exit:
             self.signal("SIGKILL")
-            self._wait(lambda: bool(self.exit), 10)
-        self._process.kill()
-        self._reader.join()
-        with contextlib.suppress(BrokenPipeError), self._process:
-            """Closes the pipes."""
+            self.wait_for(lambda: bool(self.exit), 10)
+        super().__exit__(*how)
 
     # --- requests ---------------------------------------------------------------------------------
 
     def begin(self, method: str, **params: Any) -> int:
         """Send a request; answer() has its result."""
         self._last_id += 1
-        self._order({"id": self._last_id, "method": method, "params": params})
+        self.send({"id": self._last_id, "method": method, "params": params})
         return self._last_id
 
     def answer(self, number: int, within_s: float = ANSWER_S) -> Json:
-        came = self._wait(lambda: number in self._answers or bool(self.exit), within_s)
+        came = self.wait_for(lambda: number in self._answers or bool(self.exit), within_s)
         assert came, f"no answer in {within_s} s; {self}"
         assert number in self._answers, f"ended without an answer; {self}"
         answer = self._answers[number]
@@ -108,15 +86,15 @@ class Client:
 
     def signal(self, name: str) -> None:
         """Send a signal to the agent: to the one process that was started."""
-        self._order({"signal": name})
+        self.send({"signal": name})
 
     def close(self) -> None:
         """Close the agent's stdin."""
-        self._order({"close": True})
+        self.send({"close": True})
 
     def ended(self, within_s: float) -> bool:
         """Whether the agent ends in time. Then `exit` says how."""
-        return self._wait(lambda: bool(self.exit), within_s)
+        return self.wait_for(lambda: bool(self.exit), within_s)
 
     # --- what came --------------------------------------------------------------------------------
 
@@ -129,28 +107,12 @@ class Client:
 
     def heard(self, text: str, within_s: float = ANSWER_S) -> bool:
         """Whether the agent says it in time."""
-        return self._wait(lambda: text in self.texts(), within_s)
+        return self.wait_for(lambda: text in self.texts(), within_s)
 
     def __str__(self) -> str:
-        return f"exit {self.exit}, said {self.texts()!r}, stderr: {self.log.read_text()[-2000:]}"
+        return f"exit {self.exit}, said {self.texts()!r}, {super().__str__()}"
 
-    def _order(self, order: Json) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-
-    def _wait(self, condition: Callable[[], bool], within_s: float) -> bool:
-        with self._news:
-            return self._news.wait_for(condition, within_s)
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with self._news:
-                self._keep(json.loads(line))
-                self._news.notify_all()
-
-    def _keep(self, message: Json) -> None:
+    def keep(self, message: Json) -> None:
         if "update" in message:
             self.updates.append(message["update"])
         elif "permission" in message:

@@ -64,7 +64,9 @@ def env(api: MockApi, tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def direct(tmp_path: Path, project: Path, env: dict[str, str]) -> places.Direct:
-    return places.direct(tmp_path / "claude-direct", project, env)
+    # What podman needs of the owner's is not for the agent: in a cage it has none of it either.
+    bare = {name: value for name, value in env.items() if not name.startswith("XDG_")}
+    return places.direct(tmp_path / "claude-direct", project, bare)
 
 
 @pytest.fixture
@@ -90,6 +92,12 @@ def caged(
 def place(request: pytest.FixtureRequest) -> places.Place:
     chosen: places.Place = request.getfixturevalue(request.param)
     return chosen
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """For the stderr of what a test starts."""
+    return tmp_path / "stderr.log"
 
 
 @pytest.fixture

@@ -1,6 +1,9 @@
-"""A message that would never end by itself, and whether anything of it is left."""
+"""What a message leaves: files of the owner's, and none of its processes."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 from places import Place, arguments, wait_until
 
@@ -12,6 +15,10 @@ GONE_S = 2
 def hangs(place: Place) -> bool:
     """Whether the tool that never ends is running."""
     return any(arguments(pid)[:2] == ["tail", "-f"] for pid in place.processes())
+
+
+def assert_made_by_owner(file: Path) -> None:
+    assert (file.stat().st_uid, file.stat().st_gid) == (os.getuid(), os.getgid())
 
 
 def assert_nothing_left(place: Place, but: frozenset[int] = frozenset()) -> None:

@@ -1,8 +1,10 @@
 """A Messages API on loopback for the real agents: it says what the prompt asks it to say.
 
+And a Responses API, for those that speak that.
+
 The last line of the last user message that starts with @@ is the script of the answer:
 
-    @@bash COMMAND      call the Bash tool
+    @@bash COMMAND      call the tool that runs a command, whatever the agent calls it
     @@tool NAME JSON    call any tool
     @@slow SECONDS      200 words, spread over so many seconds
     @@history           how many messages the request carried: grows as long as the history is kept
@@ -29,9 +31,12 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+import responses_api
+
 Json = dict[str, Any]
 
 SLOW_WORDS = 200
+SHELLS = ("Bash", "bash", responses_api.SHELL)
 _ids = itertools.count(1)
 
 
@@ -59,8 +64,16 @@ class Request:
 
     @property
     def messages(self) -> list[Json]:
+        if "input" in self.body:
+            return responses_api.messages(self.body["input"])
         messages: list[Json] = self.body.get("messages", [])
         return messages
+
+    @property
+    def shell(self) -> str:
+        """The name of the tool that runs a command."""
+        names = [tool.get("name", "") for tool in self.body.get("tools", [])]
+        return next((name for name in names if name in SHELLS), "Bash")
 
     @property
     def system(self) -> str:
@@ -148,7 +161,9 @@ def answer(request: Request) -> Answer:
 def run_script(verb: str, rest: str, request: Request) -> Answer:
     match verb:
         case "bash":
-            return call("Bash", {"command": rest, "description": "as scripted"})
+            if request.shell == responses_api.SHELL:
+                return call(request.shell, {responses_api.COMMAND: rest})
+            return call(request.shell, {"command": rest, "description": "as scripted"})
         case "tool":
             name, _, arguments = rest.partition(" ")
             return call(name, json.loads(arguments or "{}"))
@@ -223,6 +238,9 @@ def as_deltas(block: Json, spread_s: float) -> Iterator[Json]:
             time.sleep(spread_s / len(words))
 
 
+ANSWERED = ("/v1/messages", responses_api.ROUTE)
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Server
@@ -241,7 +259,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         length = int(self.headers.get("content-length") or 0)
         request = self._note(json.loads(self.rfile.read(length) or b"{}"))
-        if request.route == "/v1/messages":
+        if request.route in ANSWERED:
             self._send_answer(request)
         elif request.route == "/v1/messages/count_tokens":
             self._send_json(200, {"input_tokens": 42})
@@ -272,7 +290,11 @@ class Handler(BaseHTTPRequestHandler):
         elif request.body.get("stream"):
             # A reader that hangs up half way is an interrupt, not a fault.
             with contextlib.suppress(ConnectionError):
-                self._send_stream(as_events(reply, model))
+                if request.route == responses_api.ROUTE:
+                    events = responses_api.as_events(reply.content, reply.spread_s)
+                else:
+                    events = as_events(reply, model)
+                self._send_stream(events)
         else:
             self._send_json(200, as_message(reply, model))
 
@@ -374,7 +396,7 @@ class MockApi:
     @property
     def messages(self) -> list[Request]:
         """The requests for an answer."""
-        return [request for request in self.requests if request.route == "/v1/messages"]
+        return [request for request in self.requests if request.route in ANSWERED]
 
     @property
     def turns(self) -> list[Request]:

@@ -108,7 +108,7 @@ def caged(
     port: int,
     programs: Sequence[Path] = (CLAUDE.parent,),
 ) -> Caged:
-    """In a cage that has these programs and reaches only the one port of this machine's loopback."""
+    """In a cage that has these programs and reaches one port of this machine's loopback."""
     prefix = [str(CAGEWRAP), "--image", IMAGE, "--network", "none", "--host-port", str(port)]
     prefix += [word for program in programs for word in ("--mount", str(program))]
     prefix += ["--"]

@@ -1,7 +1,7 @@
 """Claude behind the Agent Client Protocol, as editors have it.
 
-Two packages that translate, a new one and an old one, each in the two ways there are: on the host,
-where our shim is Claude's program to it; or in the cage, where the shim is all that the editor knows.
+Two packages that translate, a new one and an old one, each in the two ways there are: on the
+host, where Claude's program is our shim to it; or in the cage, where it is the editor's shim.
 """
 
 from __future__ import annotations
@@ -54,11 +54,6 @@ def client(place: Place, translator: tuple[Path, str], log: Path) -> Iterator[ac
             yield editor
     finally:
         assert_nothing_left(place)
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "acp.log"
 
 
 def test_conversation(place: Place, translator: tuple[Path, str], log: Path, api: MockApi) -> None:
