@@ -76,15 +76,19 @@ class Ahead:
         )
 
 
-def self_command(*words: str) -> list[str]:
-    """The command that runs this cagewrap's own hidden verb, without reading site-packages."""
+def self_command(*words: str, with_site: bool = False) -> list[str]:
+    """The command that runs this cagewrap's own hidden verb.
+
+    with_site: what it runs needs packages; without, site-packages is not even looked at.
+    """
     if getattr(sys, "frozen", False):
         return [sys.executable, "--cagewrap-internal", *words]
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     code = (
         f"import sys; sys.path.insert(0, {root!r}); from cagewrap.entry import internal; internal()"
     )
-    return [sys.executable, "-I", "-S", "-c", code, *words]
+    flags = ("-I",) if with_site else ("-I", "-S")
+    return [sys.executable, *flags, "-c", code, *words]
 
 
 def _become(argv: list[str], connection: int, output: int) -> None:

@@ -44,6 +44,11 @@ def internal() -> None:
         from cagewrap.refresh import main as refresh_main
 
         os._exit(refresh_main(word))
+    if verb == "broker":
+        from cagewrap.egress.broker import main as broker_main
+
+        broker_main()
+        os._exit(0)
     from cagewrap.keeper.main import main as keeper_main
 
     keeper_main(int(word))

@@ -10,11 +10,12 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cagewrap import control, foreign, proc, review, sessions
 from cagewrap.childenv import search_path
+from cagewrap.egress.counts import Count, read_counts
 from cagewrap.errors import CagewrapError, InternalError, KeeperError, SessionError
 from cagewrap.holding import places
 from cagewrap.keeper import cgroups
@@ -41,7 +42,8 @@ class SessionInfo:
     no longer has its container), "unknown" (podman did not answer) or "unresponsive" (its keeper
     did not answer: `stop` ends it). messages: agents at work.
     is_outdated: settings have changed since it was made. Times in seconds since the epoch.
-    held: how many changes are held back, see `cagewrap review`.
+    held: how many changes are held back, see `cagewrap review`. requests: by login, what its
+    broker has counted.
     """
 
     name: str
@@ -56,6 +58,7 @@ class SessionInfo:
     ports: tuple[tuple[int, int], ...] = ()
     kill: str = ""
     held: int = 0
+    requests: Mapping[str, Count] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class Sessions:
                 if record.name in silent
                 else _status(record, states[record.name], statuses),
                 review.count(self.paths, record),
+                self.paths.cage_dir(record.name),
             )
             for record in records
         )
@@ -419,7 +423,7 @@ def _explained(done: proc.Outcome, image: str = "") -> CagewrapError:
 
 
 def _info(
-    record: Record, state: State, answer: control.Answer, status: str, held: int
+    record: Record, state: State, answer: control.Answer, status: str, held: int, directory: str
 ) -> SessionInfo:
     return SessionInfo(
         name=record.name,
@@ -434,6 +438,7 @@ def _info(
         ports=tuple((int(a), int(b)) for a, b in _ports(answer)),
         kill=str(answer.get("kill", "")),
         held=held,
+        requests=read_counts(directory),
     )
 
 

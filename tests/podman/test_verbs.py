@@ -57,7 +57,7 @@ def test_ls_shows_each_state(cage: Cage) -> None:
     podman("rm", "--force", cage.name())
     assert row(cage)["status"] == "gone"
     table = cage.cagewrap("ls").out.decode()
-    assert table.split()[:7] == ["NAME", "SESSION", "STATUS", "AGENTS", "USED", "IMAGE", "PROJECT"]
+    assert table.split()[:7] == ["NAME", "SESSION", "STATUS", "AGENTS", "REQUESTS", "USED", "IMAGE"]
     assert cage.name() in table
     assert str(cage.project) in table
 

@@ -20,7 +20,9 @@ from cagewrap.sessions import Record
 _SHOWN = 20
 _JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object on stdout.")
 _SESSION = click.argument("session", required=False, default="")
-_HEAD: tuple[str, ...] = ("NAME", "SESSION", "STATUS", "AGENTS", "USED", "IMAGE", "PROJECT")
+_HEAD: tuple[str, ...] = (
+    "NAME", "SESSION", "STATUS", "AGENTS", "REQUESTS", "USED", "IMAGE", "PROJECT",
+)  # fmt: skip
 _SHELL = "command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l"
 
 
@@ -64,7 +66,7 @@ def _chosen(open_sessions: Sessions, names: Sequence[str], *, everything: bool) 
 @click.command()
 @_JSON
 def ls(*, as_json: bool) -> None:
-    """List sessions: state, agents at work, last use, image, project."""
+    """List sessions: state, agents at work, requests of a broker, last use, image, project."""
     found = _open().infos()
     if as_json:
         _show(as_json=True, sessions=[asdict(one) for one in found])
@@ -93,10 +95,20 @@ def _row(info: SessionInfo) -> tuple[str, ...]:
         info.session or "-",
         status + ports,
         str(info.messages),
+        _requests(info),
         _ago(time.time() - info.used_at),
         info.image,
         json.dumps(info.project) if not info.project.isprintable() else info.project,
     )
+
+
+def _requests(info: SessionInfo) -> str:
+    """How many requests its broker has had, and how many of them it refused."""
+    if not info.requests:
+        return "-"
+    total = sum(count.requests for count in info.requests.values())
+    refused = sum(count.refused for count in info.requests.values())
+    return f"{total} ({refused} refused)" if refused else str(total)
 
 
 def _ago(seconds: float) -> str:

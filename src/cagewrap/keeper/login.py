@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from cagewrap import auth
 from cagewrap.auth import Plan, Source
-from cagewrap.errors import CagewrapError, SessionError, UnsupportedError
+from cagewrap.errors import CagewrapError, SessionError
 from cagewrap.keeper.care import Care, Note
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.refreshing import Refresher
@@ -24,7 +24,6 @@ from cagewrap.model import EnvPolicy, LoginMode, LoginSettings
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record
 
-HAS_BROKER = False
 WAIT_S = 90.0
 """How long a message waits for a login that has ended to be renewed."""
 
@@ -66,8 +65,8 @@ class Login(Care):
         self._check_mounts(plan)
         if plan.source is Source.NOTHING:
             self._tell_missing(request, plan, note)
-        if plan.mode is LoginMode.ACCESS and plan.source is Source.LOGIN:
-            self._before_access(request, note, ready, may_wait=may_wait)
+        if plan.source is Source.LOGIN:
+            self._before_access(request, note, ready, plan.mode, may_wait=may_wait)
         else:
             if not self._users:
                 self._unpublish()
@@ -115,6 +114,17 @@ class Login(Care):
         """Leave no token behind."""
         self._unpublish()
 
+    def settings(self, request: Request) -> LoginSettings:
+        """What a message asks for."""
+        return self._read_settings(request)
+
+    def renew_in_time(self) -> None:
+        """Renew the login if it ends soon. Raises nothing."""
+        try:
+            self._renew_if_early()
+        except (OSError, CagewrapError) as error:
+            self._say_once(f"the login cannot be renewed: {error}", self._log)
+
     def plan(self, request: Request) -> Plan:
         """What a message gets."""
         found = self.store.look(time.time(), self._own(request))
@@ -123,8 +133,15 @@ class Login(Care):
     # -- mode access ---------------------------------------------------------------------------
 
     def _before_access(
-        self, request: Request, note: Note, ready: Callable[[], None], *, may_wait: bool
+        self,
+        request: Request,
+        note: Note,
+        ready: Callable[[], None],
+        mode: LoginMode,
+        *,
+        may_wait: bool,
     ) -> None:
+        """Also for the mode broker, where nothing is published."""
         self._last = self._read_settings(request), request.env
         found = self.store.read()
         is_ended = found is None or found.expires_at <= time.time()
@@ -138,7 +155,8 @@ class Login(Care):
                 "`cagewrap login status` says more, and `cagewrap login --token` takes a token",
                 note,
             )
-        self._publish()
+        if mode is LoginMode.ACCESS:
+            self._publish()
         self._renew_if_early()
         ready()
 
@@ -222,14 +240,10 @@ class Login(Care):
 
     def _check_mounts(self, plan: Plan) -> None:
         """Raise SessionError when the cage was made without the place for such a login."""
-        if plan.mode is LoginMode.BROKER and not HAS_BROKER:
-            raise UnsupportedError(
-                "The login mode broker is not there yet.", "cagewrap --login access -- …"
-            )
         wanted = ""
         if plan.mode is LoginMode.DIRECTORY:
             wanted = auth.SHARED_TARGET
-        elif plan.mode is LoginMode.ACCESS and plan.source is Source.LOGIN:
+        elif plan.source is Source.LOGIN:
             wanted = auth.LOGIN_TARGET
         if wanted and wanted not in self._targets:
             raise SessionError(
@@ -244,10 +258,15 @@ class Login(Care):
         is_asked = self._read_settings(request).mode is not LoginMode.AUTO
         if not plan.hint or not (is_claude or is_asked) or self._has_login_inside():
             return
-        with contextlib.suppress(FileExistsError):
-            if "ended" not in plan.why:  # a login that ends is told again, by each keeper
-                os.close(os.open(self._marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            self._say_once(f"not logged in: {plan.why}; `{plan.hint}` makes one", note)
+        text = f"not logged in: {plan.why}; `{plan.hint}` makes one"
+        if "ended" in plan.why:  # told again by each keeper
+            self._say_once(text, note)
+            return
+        with open(self._marker, "a+", encoding="utf-8") as file:
+            file.seek(0)
+            if text + "\n" not in file.readlines():
+                file.write(text + "\n")
+                note(text)
 
     def _has_login_inside(self) -> bool:
         return os.path.lexists(os.path.join(self._home_dir, ".claude", CREDENTIALS))
