@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cagewrap import beneath
 from cagewrap.errors import SessionError
@@ -14,6 +15,7 @@ from cagewrap.gitsync.side import Side
 from cagewrap.keeper import covers
 from cagewrap.keeper.covers import Cover, Identity, identity
 from cagewrap.keeper.gitlayout import Layout
+from cagewrap.keeper.gitmodules import Submodules
 from cagewrap.sessions import Record, make_private
 
 _FILE_BYTES = 8192
@@ -29,11 +31,15 @@ class GitCovers:
         self.directory = directory
         self.copy_dir = os.path.join(directory, "copy")
         self._covered: dict[str, tuple[Identity, int]] = {}
+        self._submodules = Submodules(record.project, directory)
+        self._index = ""
 
     def must_renew(self, project: str) -> bool:
         """Whether something of the host's that was covered is another one now, or not there."""
         git = os.path.join(project, ".git")
         if git not in self._covered and identity(git) != (0, 0):
+            return True
+        if self._submodules.look(self._index):
             return True
         return any(identity(path) != found for path, (found, _) in self._covered.items())
 
@@ -56,6 +62,10 @@ class GitCovers:
                 wanted += self._inner(layout.git_dir, store, store)
         if layout.file:
             wanted += self._over(self._file(layout.file), layout.file)
+        self._index = os.path.join(layout.git_dir, layout.place, "index")
+        self._submodules.look(self._index)
+        for cover in self._submodules.covers():
+            wanted += [replace(cover, target=target) for target in self._targets(cover.target)]
         git = os.path.join(project, ".git")
         if not wanted or git not in (layout.git_dir, layout.file):
             self._keep(git)
@@ -144,6 +154,7 @@ class GitCovers:
     def close(self) -> None:
         """Let go of what was held on to."""
         self._forget()
+        self._submodules.close()
 
 
 def _make_mountpoint(copy_dir: str, store: str) -> Identity:
