@@ -114,18 +114,30 @@ def test_a_directory_of_an_agents_is_moved_out_and_stays_its_own(cage: Cage) -> 
     assert os.listdir(cage.project) == []
 
 
+HOLD_OPEN = """
+import os, time
+os.mkdir(".zed")
+seen, end = {}, time.monotonic() + 3
+while time.monotonic() < end:
+    try:
+        fd = os.open(".zed", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        continue
+    number = os.fstat(fd).st_ino
+    if number in seen:
+        os.close(fd)
+    seen.setdefault(number, fd)
+    for fd in seen.values():
+        try:
+            os.close(os.open("tasks.json", os.O_WRONLY | os.O_CREAT, dir_fd=fd))
+        except OSError:
+            pass
+"""
+
+
 def test_an_agent_that_has_the_new_directory_open_gets_nothing_into_it(cage: Cage) -> None:
     """Between the making of the empty directory and its cover the agent may open it."""
-    script = """
-        mkdir .zed
-        while [ "$(stat -c %i .zed)" = "$(stat -c %i .zed)" ] && [ -z "$n" ]; do
-            exec 9<.zed 2>/dev/null; cd .zed 2>/dev/null && echo evil >tasks.json; cd ..
-            echo evil >/proc/self/fd/9/tasks.json
-            i=$((i+1)); [ $i -gt 30000 ] && n=1
-        done 2>/dev/null
-        exit 0
-    """
-    cage.text("sh", "-c", script)
+    cage.text("python3", "-c", HOLD_OPEN)
     settle(cage)
     assert contents(cage.project) == {}
 
@@ -173,8 +185,11 @@ def test_a_directory_that_the_host_replaces_meanwhile_is_covered_again(
 
 
 def test_a_killed_keeper_leaves_nothing_open(cage: Cage, claude: Path) -> None:
+    cage.text("true")
+    settle(cage)
     with cage.popen("sh", "-c", "echo evil >.mcp.json; mkdir .zed; sleep 60") as agent:
-        assert wait_until((cage.project / ".mcp.json").exists, 10) or True
+        assert wait_until(lambda: cage.names() and cage.init() and marks(cage), 10)
+        time.sleep(0.3)
         os.kill(cage.keeper(), signal.SIGKILL)
         agent.wait(10)
     cage.text("sh", "-c", "echo evil >.claude/settings.json; echo evil >.vscode/tasks.json")
@@ -214,6 +229,18 @@ def test_a_session_that_runs_keeps_its_directories_when_another_stops(cage: Cage
     assert contents(cage.project) == {}
     cage.stop_all()
     assert os.listdir(cage.project) == []
+
+
+def test_the_owner_edits_while_another_session_works(cage: Cage, claude: Path) -> None:
+    """A directory that one cage covers is nobody's but the owner's to the next one."""
+    with cage.popen("sleep", "60", flags=("--session", "one")) as agent:
+        assert wait_until(lambda: marks(cage) != [], 10)
+        time.sleep(0.2)
+        write(claude / "settings.json", "edited\n")
+        done = cage.run("cat", ".claude/settings.json", flags=("--session", "two"))
+        assert (done.out, done.err) == (b"edited\n", b"")
+        agent.terminate()
+    assert (claude / "settings.json").read_text() == "edited\n"
 
 
 def test_sessions_have_copies_of_their_own(cage: Cage, claude: Path) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Iterable
 
 from cagewrap import beneath, sessions
 from cagewrap.holding import tree
@@ -18,8 +19,8 @@ from cagewrap.holding.directory import key_of, locked
 from cagewrap.holding.shelf import write_private
 from cagewrap.paths import Paths
 
-SLACK_NS = 50_000_000
-"""How far behind the clock a file's change time may be."""
+SLACK_NS = 12_000_000
+"""How far behind the clock a file's change time may be: a tick of a kernel with 100 a second."""
 
 
 class Place:
@@ -68,7 +69,21 @@ class Place:
         state = sessions.read_state(self.paths, name)
         return sessions.is_alive(state.init_pid, state.init_start, state.boot_id)
 
-    # -- directories that were made in the project -------------------------------------------------
+    # -- directories -------------------------------------------------------------------------------
+
+    def known(self) -> set[str]:
+        """Directories that are covered in the cages of the project that run."""
+        try:
+            with open(self._known_file, encoding="utf-8") as file:
+                return set(json.load(file))
+        except (OSError, ValueError):
+            return set()
+
+    def learn(self, paths: Iterable[str]) -> None:
+        """Say which these are."""
+        wanted = set(paths)
+        if wanted != self.known():
+            write_private(self._known_file, json.dumps(sorted(wanted)).encode())
 
     def made(self) -> list[str]:
         """Directories that are in the project because a cage needs them."""
@@ -113,6 +128,10 @@ class Place:
                     os.rmdir(path, dir_fd=root)
             os.close(root)
         write_private(self._made_file, b"[]")
+
+    @property
+    def _known_file(self) -> str:
+        return os.path.join(self.dir, "known.json")
 
     @property
     def _made_file(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -32,10 +33,12 @@ class Coverings:
         """A directory that git runs hooks of, beside the usual ones."""
         self._copies = {one.path: one for one in directory.held_directories(store)}
         self._covered: dict[str, Identity] = {}
+        self._kept: dict[str, int] = {}
+        """Descriptors of what is covered, so that its number is not given to another."""
         self._is_late: set[str] = set()
         """Those that were covered while an agent worked: it may have had one open."""
         self._linked: tuple[str, ...] = ()
-        self._has_begun = False
+        self._is_suspect = False
 
     def must_renew(self) -> bool:
         """Whether there is a directory that is not covered."""
@@ -43,12 +46,14 @@ class Coverings:
             self._identity(path) != self._covered.get(path, _NOTHING) for path in self._names()
         )
 
-    def renew(self) -> list[str]:
+    def renew(self, *, is_suspect: bool) -> list[str]:
         """Cover what is not covered, and carry the host's changes into the copies; the
         directories of an agent's that were moved out of the project.
 
-        Raises OSError, or SessionError when something cannot be covered.
+        is_suspect: an agent of the project may have made what is new. Raises OSError, or
+        SessionError when something cannot be covered.
         """
+        self._is_suspect = is_suspect
         self._linked = tuple(self._find_linked())
         taken: list[str] = []
         new: list[tuple[str, Identity]] = []
@@ -57,33 +62,37 @@ class Coverings:
             if found == _NOTHING and self._is_needed(path):
                 found = self._make(path)
             if found == _NOTHING:
-                self._covered.pop(path, None)
+                self._forget(path)
             elif self._covered.get(path) == found:
                 self._sync(path)
             else:
                 taken += self._prepare(path)
-                new.append((path, self._identity(path)))
+                new.append((path, self._keep(path)))
         self._attach(new)
-        self._has_begun = True
+        self._place.learn(self._covered)
         return taken
 
     def hold_late(self, files: str) -> list[str]:
         """Take out what came into a directory that was covered late, not by way of the copy."""
         held: list[str] = []
         for path in self._is_late:
-            copy = self._copies[path]
-            with self._opened(path) as host:
-                found = tree.scan(host)
-                late = [
-                    name
-                    for name, stamp in found.files.items()
-                    if stamp[4] >= self._place.since_ns()
-                    and copy.base.get(name, ("",))[0] != tree.digest(host, name)
-                ]
-            for name in late:
-                hold(self._root, f"{path}/{name}", files)
-                held.append(f"{path}/{name}")
+            for name in self._find_late(path):
+                with contextlib.suppress(OSError):
+                    hold(self._root, f"{path}/{name}", files)
+                    held.append(f"{path}/{name}")
         return held
+
+    def _find_late(self, path: str) -> list[str]:
+        base, since_ns = self._copies[path].base, self._place.since_ns()
+        try:
+            with self._opened(path) as host:
+                return [
+                    name
+                    for name, stamp in tree.scan(host).files.items()
+                    if stamp[4] >= since_ns and base.get(name, ("",))[0] != tree.digest(host, name)
+                ]
+        except OSError:
+            return []
 
     def settle(self) -> None:
         """No agent has anything open any more."""
@@ -125,7 +134,7 @@ class Coverings:
     def _prepare(self, path: str) -> list[str]:
         """See that there is a copy; what an agent made while it works becomes the copy."""
         copy = self._copies.setdefault(path, HeldDirectory(self._store, path))
-        is_agents = self._has_begun and self._is_new(path)
+        is_agents = self._is_suspect and self._is_new(path) and not self._is_owners(path)
         if is_agents:
             self._is_late.add(path)
         if copy.exists:
@@ -139,6 +148,10 @@ class Coverings:
         directory.take(self._root, path, copy)
         self._place.make(path, self._root)
         return [path]
+
+    def _is_owners(self, path: str) -> bool:
+        """Whether another session of the project, or a keeper before us, has covered it."""
+        return path not in self._covered and path in self._place.known()
 
     def _is_new(self, path: str) -> bool:
         """Whether a directory came to be, or was moved here, while an agent worked."""
@@ -182,6 +195,25 @@ class Coverings:
                     f"cagewrap stop {self._record.name}, then send the message again",
                 )
             self._covered[path] = cover.over
+
+    def _keep(self, path: str) -> Identity:
+        """Hold on to the directory that is covered next."""
+        self._forget(path)
+        fd = beneath.open_dir(self._root, path.split("/"))
+        self._kept[path] = fd
+        status = os.fstat(fd)
+        return (status.st_dev, status.st_ino)
+
+    def _forget(self, path: str) -> None:
+        self._covered.pop(path, None)
+        fd = self._kept.pop(path, -1)
+        if fd >= 0:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Let go of what was held on to."""
+        for path in list(self._kept):
+            self._forget(path)
 
     def _targets(self, path: str) -> list[str]:
         """Where in the cage a directory of the project is to be seen."""

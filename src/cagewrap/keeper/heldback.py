@@ -64,13 +64,14 @@ class HeldBack(Care):
         self._must_settle = False
         with locked(self._place.dir):
             self._ask_git()
-            if self._place.marks():
+            is_suspect = bool(self._place.marks())
+            if is_suspect:
                 self._compare()
             else:
                 self._watch.snapshot(self._root)
             self._place.mark(self._record.name)
             self._is_active = True
-            self._hold(self._coverings.renew())
+            self._hold(self._coverings.renew(is_suspect=is_suspect))
         self._tell(note)
         if not self._has_looked:
             self._has_looked = True
@@ -109,6 +110,7 @@ class HeldBack(Care):
                 places.forget(self._paths, self._record.project, self._record.name)
         except OSError as error:
             self._log(f"held back: {error}")
+        self._coverings.close()
         os.close(self._root)
         self._root = -1
 
@@ -120,7 +122,7 @@ class HeldBack(Care):
             with locked(self._place.dir):
                 self._compare()
                 if self._coverings.must_renew():
-                    self._hold(self._coverings.renew())
+                    self._hold(self._coverings.renew(is_suspect=True))
                 self._hold(self._coverings.hold_late(self._watch.files_dir))
         except (OSError, SessionError) as error:
             self._log(f"held back: {error}")
