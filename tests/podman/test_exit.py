@@ -38,7 +38,7 @@ def test_every_deadly_signal_arrives(identity_cage: Cage) -> None:
 
     with ThreadPoolExecutor(THREADS) as pool:
         assert list(pool.map(code, DEADLY)) == [-number for number in DEADLY]
-    assert os.listdir(identity_cage.project) == []
+    assert set(os.listdir(identity_cage.project)) <= {".claude", ".git", ".vscode"}
 
 
 def test_codes_above_128_are_codes_and_no_signals(identity_cage: Cage) -> None:
