@@ -43,7 +43,8 @@ def harmless_config(text: str) -> tuple[str, list[str]]:
         found = parse(text)
     except ConfigRefusedError:
         return "", ["all of it"]
-    remotes = remotes_of(list(found))
+    addresses = [key for key, values in found.items() if is_allowed(key, values, ())]
+    remotes = remotes_of(addresses)
     kept: dict[str, list[tuple[str, str]]] = {}
     gone: list[str] = []
     for key, values in found.items():
