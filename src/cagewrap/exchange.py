@@ -92,7 +92,8 @@ class Exchange:
             host = host or open_side(stack, roots[0], (slug,), make=True)
             if host is None:
                 return True
-            self._touched.add(key)
+            if one + ".jsonl" in cage.files:
+                self._touched.add(key)
             self._carry_conversation(stack, host, cage, key, one, until)
         return True
 

@@ -28,6 +28,9 @@ STATE_FILE = ".claude.json"
 SETTINGS_FILE = "settings.json"
 JSON_BYTES = 16 << 20
 MAX_CWDS = 50
+MANY = 100
+MANY_S = 2.0
+"""More than MANY files of instructions are looked through this often at most."""
 STATE_S = 30.0
 """The host's claude rewrites its state all the time: it is read this often at most."""
 _LOCK_STALE_S = 10.0
@@ -68,6 +71,7 @@ class ClaudeHome(Care):
         self._base = _object(kept.get("settings"))
         self._settings_stamp: object = kept.get("settings_stamp")
         self._wanted = _object(kept.get("state"))
+        self._found: tuple[str, float, dict[str, Original]] = ("", 0.0, {})
         self._plugins: tuple[object, dict[str, Original]] = (None, {})
         self._host_state: dict[str, Any] = {}
         self._host_state_stamp: object = None
@@ -112,16 +116,26 @@ class ClaudeHome(Care):
     # -- settings and instructions -------------------------------------------------------------
 
     def _bring(self, config_dir: str, *, is_brokered: bool) -> None:
-        finder = Finder(self._may_read, 3000, 32 << 20)
         home = os.path.realpath(self._record.home)
-        originals = find_originals(finder, config_dir, home, self._record.project)
-        originals |= memory_originals(finder, config_dir, tuple(self._cwds), self._host_state)
-        originals |= self._find_plugins(finder, config_dir)
-        self._copies.notes += finder.notes
+        originals = self._find(config_dir, home)
         self._copies.bring(originals, lambda name, data: _relocated(config_dir, home, name, data))
         is_changed = self._bring_settings(config_dir, is_brokered=is_brokered)
         if is_changed or self._copies.is_changed:
             self._save()
+
+    def _find(self, config_dir: str, home: str) -> dict[str, Original]:
+        """What is to be copied. Many files are not looked at again within MANY_S."""
+        now = time.monotonic()
+        known_dir, at, found = self._found
+        if known_dir == config_dir and len(found) > MANY and now - at < MANY_S:
+            return found
+        finder = Finder(self._may_read, 3000, 32 << 20)
+        found = find_originals(finder, config_dir, home, self._record.project)
+        found |= memory_originals(finder, config_dir, tuple(self._cwds), self._host_state)
+        found |= self._find_plugins(finder, config_dir)
+        self._copies.notes += finder.notes
+        self._found = (config_dir, now, found)
+        return found
 
     def _find_plugins(self, finder: Finder, config_dir: str) -> dict[str, Original]:
         """Plugins are many files: they are looked through when Claude's lists of them change."""
