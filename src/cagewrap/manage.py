@@ -246,8 +246,10 @@ class Sessions:
             record,
             run_args=(*args[:-1], image),
             image=record.wanted_image or record.image,
+            binds=record.wanted_binds if record.wanted_args else record.binds,
             config_hash=record.wanted_hash or record.config_hash,
             wanted_args=(),
+            wanted_binds=(),
             wanted_hash="",
             layer_image=layer,
         )
@@ -284,6 +286,7 @@ class Sessions:
         if not dry_run:
             for record in records:
                 self._clean_dead_keeper(record)
+            places.forget_strays(self.paths)
         strays, stray_failure = self._collect_strays(dry_run=dry_run)
         return (*done, *strays), failure or stray_failure
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -307,3 +309,35 @@ def test_what_an_agent_plants_in_the_copy_leads_nowhere(cage: Cage, claude: Path
     done = cage.cagewrap("review", "--json")
     assert done.code == 0, done.err
     assert b"mine" not in done.out
+
+
+@pytest.fixture
+def elsewhere(cage: Cage) -> Iterator[Cage]:
+    """A cage whose project is on another file system than cagewrap's own files."""
+    cage.project = Path(tempfile.mkdtemp(dir=Path.home(), prefix="project-"))
+    assert cage.project.stat().st_dev != cage.place.root.stat().st_dev
+    yield cage
+    cage.stop_all()
+    shutil.rmtree(cage.project)
+
+
+def test_a_directory_is_moved_out_to_another_file_system(elsewhere: Cage) -> None:
+    script = "mkdir -p .zed/a; echo z >.zed/a/x; ln -s x .zed/a/y; mkfifo .zed/p; sleep 1.2"
+    elsewhere.text("sh", "-c", script)
+    assert names(elsewhere) == {".claude", ".vscode", ".zed"}
+    assert contents(elsewhere.project) == {}
+    assert elsewhere.text("sh", "-c", "cat .zed/a/y") == "z\n"
+    elsewhere.stop()
+    assert os.listdir(elsewhere.project) == []
+
+
+@pytest.mark.parametrize("how", ["hidden", "mounted"])
+def test_what_the_owner_put_in_the_place_stays(cage: Cage, tmp_path: Path, how: str) -> None:
+    write(cage.project / ".claude/secret", "mine\n")
+    data = write(tmp_path / "data/seen", "data\n").parent
+    flags = {
+        "hidden": ("--hide", ".claude"),
+        "mounted": ("--mount", f"source={data},target={cage.project}/.claude"),
+    }[how]
+    expected = {"hidden": "", "mounted": "seen\n"}[how]
+    assert cage.text("sh", "-c", "ls .claude", flags=flags) == expected

@@ -26,6 +26,8 @@ from cagewrap.holding.tree import Scan, Stamp
 
 FEW = 300
 """So many files are all looked at before every message; of more, only the directories…"""
+PENDING_BYTES = 512 << 20
+"""So much of a copy is read to see what was changed in it."""
 MANY_S = 30.0
 """…and the files too, if that was longer ago."""
 
@@ -140,13 +142,13 @@ class HeldDirectory:
         copy = beneath.open_root(self.copy_dir)
         try:
             found = tree.scan(copy, self._left_out)
-            digests = {path: tree.digest(copy, path) for path in found.files}
+            digests = _digests(copy, found)
         finally:
             os.close(copy)
         changed = {
             path: digest
             for path, digest in digests.items()
-            if digest != self.base.get(path, (tree.MISSING,))[0]
+            if digest not in (self.base.get(path, (tree.MISSING,))[0], tree.MISSING)
         }
         removed = {
             path: tree.MISSING
@@ -232,6 +234,16 @@ def held_directories(store: str) -> list[HeldDirectory]:
         ):
             found.append(HeldDirectory(store, json.load(file)["path"]))
     return found
+
+
+def _digests(copy: int, found: Scan) -> dict[str, str]:
+    """The digests of an agent's files; of what is more than PENDING_BYTES, that it is large."""
+    digests: dict[str, str] = {}
+    left = PENDING_BYTES
+    for path, stamp in sorted(found.files.items()):
+        left -= stamp[2]
+        digests[path] = tree.digest(copy, path) if left > 0 else tree.TOO_LARGE
+    return digests
 
 
 def _same_directories(host: int, last: Scan) -> bool:

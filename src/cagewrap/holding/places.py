@@ -37,11 +37,17 @@ class Place:
         """Which sessions' agents may have written since their files were looked at, and since
         when (nanoseconds since the epoch)."""
         found: dict[str, int] = {}
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(self._marks):
+        try:
+            names = os.listdir(self._marks)
+        except FileNotFoundError:
+            return {}
+        for name in names:
+            try:
                 with open(os.path.join(self._marks, name), encoding="ascii") as file:
                     text = file.read()
-                found[name] = int(text) if text.isdigit() else 0
+            except FileNotFoundError:
+                continue
+            found[name] = int(text) if text.isdigit() else 0
         return found
 
     def since_ns(self) -> int:
@@ -153,3 +159,13 @@ def forget(paths: Paths, project: str, name: str = "") -> None:
     if any(one.project == project and one.name != name for one in records):
         return
     shutil.rmtree(Place(paths, project).dir, ignore_errors=True)
+
+
+def forget_strays(paths: Paths) -> None:
+    """Forget the projects that have no session."""
+    known = {key_of(one.project) for one in sessions.list_records(paths)}
+    above = os.path.join(paths.state_dir, "projects")
+    with contextlib.suppress(FileNotFoundError):
+        for key in os.listdir(above):
+            if key not in known:
+                shutil.rmtree(os.path.join(above, key), ignore_errors=True)

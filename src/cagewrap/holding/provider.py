@@ -70,6 +70,11 @@ class HeldFiles:
             held = self._find_held(path)
             if held.digest != seen:
                 raise _changed(path)
+            if held.digest == tree.MISSING:
+                raise SessionError(
+                    f"{path!r} was no ordinary file, or a large one, and was not kept.",
+                    f"cagewrap review --drop {path!r}",
+                )
             self._watch.accept(root, held)
             forget_held(self._watch.files_dir, held)
         return ""
@@ -114,6 +119,11 @@ class HeldFiles:
             and tree.file_digest(content or b"", is_program=digest[0] == "x") != digest
         ):
             raise _changed(f"{copy.path}/{path}")
+        if digest == tree.TOO_LARGE:
+            raise SessionError(
+                f"{copy.path}/{path} is too large to be looked at.",
+                f"look at {os.path.join(copy.copy_dir, path)!r}, and copy it yourself",
+            )
         with _below(root, copy, make=True) as host:
             if digest == tree.MISSING:
                 tree.remove(host, path)

@@ -15,6 +15,9 @@ from cagewrap.holding import tree
 from cagewrap.holding.directory import key_of
 from cagewrap.holding.names import why
 
+HELD_BYTES = 4 << 20
+"""A larger single file is not kept, nor put back: nobody's settings are that large."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeldFile:
@@ -31,7 +34,7 @@ def hold(root: int, path: str, files: str) -> HeldFile:
     What can be no one's work (a FIFO, a file of gigabytes) is removed without a copy.
     """
     try:
-        digest, data = tree.read_raw(root, path) or (tree.MISSING, b"")
+        digest, data = tree.read_raw(root, path, HELD_BYTES) or (tree.MISSING, b"")
     except OSError:
         digest, data = tree.MISSING, b""
     held = HeldFile(path, digest, why(path))

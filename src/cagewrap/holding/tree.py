@@ -51,7 +51,7 @@ def open_project(path: str) -> int:
 
 
 def stamp_of(found: os.stat_result) -> Stamp:
-    """The stamp of a file."""
+    """Of a file."""
     return (found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
@@ -108,13 +108,13 @@ def _add(
             found.files[path] = stamp_of(status)
 
 
-def digest(root: int, path: str) -> str:
+def digest(root: int, path: str, limit: int = 0) -> str:
     """What a file is: kind, whether it may be executed, and a hash of its content.
 
     MISSING for what is none; TOO_LARGE for a large one.
     """
     try:
-        found = read_raw(root, path)
+        found = read_raw(root, path, limit)
     except OSError as error:
         return TOO_LARGE if error.errno == errno.EFBIG else MISSING
     return found[0] if found is not None else MISSING
@@ -130,13 +130,9 @@ def link_digest(text: str) -> str:
     return f"l:{hashlib.sha256(os.fsencode(text)).hexdigest()}"
 
 
-def copy(source: int, target: int, path: str, *, is_public: bool = False) -> str:
+def copy(source: int, target: int, path: str) -> str:
     """Put the file at a path of one tree to the same path of another, or remove it there if the
-    first has none; its digest. is_public: for the project: modes as the umask says; others can be
-    read by every user of the cage, and lie below a directory of the owner's alone.
-
-    Raises OSError.
-    """
+    first has none; its digest. Every user of the cage can read it. Raises OSError."""
     found = read_raw(source, path)
     if found is None:
         remove(target, path)
@@ -145,7 +141,7 @@ def copy(source: int, target: int, path: str, *, is_public: bool = False) -> str
     if digest.startswith("l:"):
         put_link(target, path, os.fsdecode(content))
     else:
-        put(target, path, content, is_program=digest.startswith("x:"), is_public=is_public)
+        put(target, path, content, is_program=digest.startswith("x:"))
     return digest
 
 
@@ -187,35 +183,38 @@ def _copy_directory(
         os.close(beside)
 
 
-def read_raw(root: int, path: str) -> tuple[str, bytes] | None:
+def read_raw(root: int, path: str, limit: int = 0) -> tuple[str, bytes] | None:
     """The digest of a file and its content, or of a symlink and its text; None if there is none.
 
-    Raises OSError for a file that cannot be read, or is larger than FILE_BYTES.
+    limit: FILE_BYTES if not given. Raises OSError for a file that is larger or cannot be read.
     """
     try:
         if "/" not in path:
-            return _read_raw(root, path)
+            return _read_raw(root, path, limit or FILE_BYTES)
         with parent(root, path) as (above, name):
-            return _read_raw(above, name)
+            return _read_raw(above, name, limit or FILE_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def _read_raw(above: int, name: str) -> tuple[str, bytes] | None:
+def _read_raw(above: int, name: str, limit: int) -> tuple[str, bytes] | None:
     status = beneath.stat_at(above, name)
     if stat.S_ISLNK(status.st_mode):
         text = os.readlink(name, dir_fd=above)
         return link_digest(text), os.fsencode(text)
     if not stat.S_ISREG(status.st_mode):
         return None
-    content = beneath.read_regular(above, name, FILE_BYTES)
+    content = beneath.read_regular(above, name, limit)
     return file_digest(content, is_program=bool(status.st_mode & 0o100)), content
 
 
 def put(
     root: int, path: str, content: bytes, *, is_program: bool = False, is_public: bool = False
 ) -> None:
-    """Write a file, in the place of a file or symlink, and the directories above it."""
+    """Write a file, in the place of one or of a symlink, and the directories above it.
+
+    is_public: for the project, as the umask says; else for every user of the cage.
+    """
     mode = 0o777 if is_program else 0o666
     mode &= ~_umask() if is_public else ~0o022
     with parent(root, path, make=0o777 if is_public else 0o755) as (above, name):

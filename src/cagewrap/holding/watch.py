@@ -17,7 +17,14 @@ from dataclasses import asdict, dataclass, field
 
 from cagewrap.holding import tree
 from cagewrap.holding.names import DIRECTORIES, FILES, is_nested
-from cagewrap.holding.shelf import HeldFile, hold, put_held, set_mode, write_private
+from cagewrap.holding.shelf import (
+    HELD_BYTES,
+    HeldFile,
+    hold,
+    put_held,
+    set_mode,
+    write_private,
+)
 from cagewrap.holding.tree import Stamp
 
 LINKS = (".config", ".config/mise", ".hg")
@@ -118,7 +125,7 @@ class Watch:
             if known is None:
                 known = self.known[path] = Known()
             is_changed = True
-            if stamp is not None and tree.digest(root, path) not in known.trusted:
+            if stamp is not None and tree.digest(root, path, HELD_BYTES) not in known.trusted:
                 try:
                     self._take(root, path, known)
                 except OSError:  # an agent is at it: it is looked at again
@@ -169,9 +176,9 @@ class Watch:
     def _remember(self, root: int, path: str) -> str:
         """Keep the content of a file, to be put back; its digest."""
         try:
-            found = tree.read_raw(root, path)
+            found = tree.read_raw(root, path, HELD_BYTES)
         except OSError:
-            return tree.digest(root, path)
+            return tree.TOO_LARGE
         if found is None:
             return tree.MISSING
         digest, data = found

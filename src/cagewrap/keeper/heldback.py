@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable
 
@@ -28,10 +29,14 @@ from cagewrap.keeper.request import Request
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record
 
-_REST = 10.0
-"""A walk is followed by a pause of so many times what it took."""
-_SHORT_S = 0.03
-"""A walk that takes no longer is made before a message's end is told."""
+_REST = 30.0
+"""A walk is followed by a pause of so many times what it took, and at least of…"""
+_REST_S = 1.0
+_WALK_S = 90.0
+"""A walk that takes longer is given up; it looks no further after `walk.WALK_S` by itself."""
+_SHORT_S = 0.005
+"""A walk that takes no longer is made without another process, also before a message's end is
+told."""
 _TOLD = 5
 """So many paths are named to a message; `cagewrap review` has all."""
 
@@ -75,14 +80,18 @@ class HeldBack(Care):
         self._tell(note)
         if not self._has_looked:
             self._has_looked = True
-            self._begin_walk()
+            self._try_walk()
         ready()
 
     def poll(self) -> None:
         """Put back what has changed, and look further from time to time."""
         self._look()
-        if not self._walk_pid and time.monotonic() >= self._walks_at:
-            self._begin_walk()
+        if self._walk_pid or time.monotonic() < self._walks_at:
+            return
+        if self._walk_s <= _SHORT_S:
+            self._walk_here()
+        else:
+            self._try_walk()
 
     def after(self, request: Request, note: Note) -> None:  # noqa: ARG002
         """Put back what has changed, and say so."""
@@ -95,7 +104,7 @@ class HeldBack(Care):
         """Nothing of an agent's runs: after one more walk, the project is the owner's again."""
         self._must_settle = True
         if not self._walk_pid:
-            self._begin_walk()
+            self._try_walk()
 
     def close(self) -> None:
         """The container is gone."""
@@ -148,9 +157,9 @@ class HeldBack(Care):
             self._log(f"held back: {path!r}")
 
     def _tell(self, note: Note) -> None:
+        see = "it goes with this cage" if self._record.rm else "see cagewrap review"
         for path in self._held[:_TOLD]:
-            note(f"the agent's {path!r} is held back, because this machine may run it; see "
-                 "cagewrap review")  # fmt: skip
+            note(f"the agent's {path!r} is held back, because this machine may run it; {see}")
         if len(self._held) > _TOLD:
             note(f"and {len(self._held) - _TOLD} more")
         self._held.clear()
@@ -167,20 +176,33 @@ class HeldBack(Care):
 
     def _walk_here(self) -> None:
         walk = self._walk()
-        self._walked(walk.run(), walk.since_ns)
+        try:
+            found = walk.run()
+        except OSError as error:
+            self._log(f"held back: {error}")
+        else:
+            self._walked(found, walk.since_ns)
+
+    def _try_walk(self) -> None:
+        try:
+            self._begin_walk()
+        except OSError as error:
+            self._log(f"held back: {error}")
 
     def _begin_walk(self) -> None:
         """In a process of its own."""
         result = os.memfd_create("walk")
-        walk = self._walk()
+        walk, is_last = self._walk(), self._must_settle
 
         def look() -> None:
             os.nice(10)
             os.write(result, walk.run().dump())
-            write_count(self._store)
+            if is_last:
+                write_count(self._store)
 
         def ended(_status: int) -> None:
             self._walk_pid = 0
+            deadline.cancel()
             if self._root < 0:  # closed
                 os.close(result)
                 return
@@ -192,12 +214,13 @@ class HeldBack(Care):
                 self._must_settle = False
                 self._settle()
 
-        self._walk_pid = namespaces.spawn_inside(self._init_pid, (), result, look)
-        self._loop.on_end(self._walk_pid, ended)
+        pid = self._walk_pid = namespaces.spawn_inside(self._init_pid, (), result, look)
+        deadline = self._loop.later(_WALK_S, lambda: os.kill(pid, signal.SIGKILL))
+        self._loop.on_end(pid, ended)
 
     def _walked(self, found: Findings, since_ns: int) -> None:
         self._walk_s = found.seconds or self._walk_s
-        self._walks_at = time.monotonic() + max(found.seconds, 0.05) * _REST
+        self._walks_at = time.monotonic() + max(found.seconds * _REST, _REST_S)
         with contextlib.suppress(OSError), locked(self._place.dir):
             self._watch.trust_old(self._root, found.old, since_ns)
             suspects = self._watch.suspects(found.new)
