@@ -20,7 +20,7 @@ from places import CLAUDE, NODE, PEERS, Caged, Place, wait_until
 
 NEW = PEERS / "@agentclientprotocol/claude-agent-acp/dist/index.js"
 OLD = PEERS / "@zed-industries/claude-code-acp/dist/index.js"  # stays when its stdin is closed
-STAYS_S = 2
+STAYS_S, END_S = 2, 20
 ON_HOST, IN_CAGE = "on the host", "in the cage"
 TRANSLATORS = [
     pytest.param((NEW, ON_HOST), id="new-host"),
@@ -72,7 +72,7 @@ def test_conversation(place: Place, translator: tuple[Path, str], log: Path, api
         editor.ask(session, "@@history")
         assert "echo made inside" in str(api.turns[-1].messages)
         editor.close()
-        assert editor.ended(10 if ends else STAYS_S) is ends
+        assert editor.ended(END_S if ends else STAYS_S) is ends
         assert editor.exit == ({"code": 0, "signal": None} if ends else {})
     made = place.project / "made.txt"
     assert made.read_text() == "made inside\n"
@@ -104,7 +104,7 @@ def test_load_session(place: Place, translator: tuple[Path, str], log: Path, api
         session = editor.new_session()
         editor.ask(session, "remember the wagtail")
         editor.close()
-        editor.ended(STAYS_S)
+        editor.ended(END_S if translator[0] == NEW else STAYS_S)
     with client(place, translator, log) as editor:
         editor.call("initialize", protocolVersion=1, clientCapabilities={})
         loaded: dict[str, Any] = {"cwd": str(place.project), "mcpServers": []}

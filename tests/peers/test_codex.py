@@ -20,6 +20,8 @@ FREELY = ("--json", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-re
 CONFIG = """
 model = "mock"
 model_provider = "mock"
+[analytics]
+enabled = false  # or it tries for seconds where there is no network
 [model_providers.mock]
 name = "mock"
 base_url = "{url}/v1"

@@ -96,7 +96,7 @@ def test_acp(place: Place, api: MockApi, log: Path) -> None:
         assert cancelled["stopReason"] == "cancelled"
         assert took_s < 5
         editor.close()
-        assert editor.ended(10)
+        assert editor.ended(20)
     assert_made_by_owner(place.project / "made.txt")
     assert_nothing_left(place)
 
@@ -106,7 +106,7 @@ def test_acp_load_session(place: Place, api: MockApi, log: Path) -> None:
         session = editor.new_session()
         editor.ask(session, "remember the wagtail")
         editor.close()
-        assert editor.ended(10)
+        assert editor.ended(20)
     with acp.Client(place, [shim(place, api), "acp"], log) as editor:
         editor.call("initialize", protocolVersion=1, clientCapabilities={})
         editor.call("loadSession", sessionId=session, cwd=str(place.project), mcpServers=[])
