@@ -61,11 +61,13 @@ class HeldBack(Care):
         self._walk_s = 1.0
         self._is_active = False
         self._must_settle = False
+        self._messages = 0
         self._has_looked = False
         self._held: list[str] = []
 
     def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:  # noqa: ARG002
         """Everything is covered and compared before the agent starts."""
+        self._messages += 1
         self._must_settle = False
         with locked(self._place.dir):
             self._ask_git()
@@ -192,7 +194,7 @@ class HeldBack(Care):
     def _begin_walk(self) -> None:
         """In a process of its own."""
         result = os.memfd_create("walk")
-        walk, is_last = self._walk(), self._must_settle
+        walk, is_last, messages = self._walk(), self._must_settle, self._messages
 
         def look() -> None:
             os.nice(10)
@@ -210,9 +212,11 @@ class HeldBack(Care):
                 file.seek(0)
                 data = file.read()
             self._walked(load(data) if data else Findings(is_whole=False), walk.since_ns)
-            if self._must_settle:
+            if self._must_settle and is_last and messages == self._messages:
                 self._must_settle = False
                 self._settle()
+            elif self._must_settle:  # it began while an agent was at work
+                self._try_walk()
 
         pid = self._walk_pid = namespaces.spawn_inside(self._init_pid, (), result, look)
         deadline = self._loop.later(_WALK_S, lambda: os.kill(pid, signal.SIGKILL))

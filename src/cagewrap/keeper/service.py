@@ -242,7 +242,7 @@ class Keeper:
     def _poll(self) -> None:
         self._polling = None
         self._forget_ended()
-        if self.running is None:
+        if self.running is None or self._is_leaving:
             return
         self.running.poll()  # once more after the last process has ended
         if self.messages or self.lingering:
