@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Collection, Iterator
 
@@ -13,6 +14,7 @@ PASSED_ON = (
 """What claude needs of the caller's environment to reach the internet from here."""
 
 _HEAD_BYTES = 4096
+_RUNS_US = re.compile(rb"[\s/'\"]cagewrap['\"]?\s")
 _ELF = b"\x7fELF"
 _PACKAGE = "@anthropic-ai"
 _BELOW_HOME = (
@@ -43,7 +45,7 @@ def is_claude(path: str) -> bool:
     head = _head(path)
     return bool(head) and (
         head.startswith(_ELF)
-        or (head.startswith(b"#!") and b"cagewrap" not in head and not _is_stub(head))
+        or (head.startswith(b"#!") and not _RUNS_US.search(head) and not _is_stub(head))
     )
 
 

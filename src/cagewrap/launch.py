@@ -232,6 +232,7 @@ def _note_changes(plan: Plan, record: Record) -> Record:
     changed = replace(
         record,
         wanted_args=() if wanted.config_hash == record.config_hash else wanted.run_args,
+        wanted_binds=() if wanted.config_hash == record.config_hash else wanted.binds,
         wanted_hash=wanted.config_hash,
         idle_stop_s=wanted.idle_stop_s,
         keep_for_s=wanted.keep_for_s,

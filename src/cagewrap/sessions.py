@@ -64,6 +64,7 @@ class Record:
     host_ports: tuple[tuple[int, int], ...] = ()
     wanted_hash: str = ""
     wanted_args: tuple[str, ...] = ()
+    wanted_binds: tuple[tuple[str, str], ...] = ()
     wanted_image: str = ""
     layer_image: str = ""
     format: int = FORMAT
