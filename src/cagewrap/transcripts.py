@@ -24,13 +24,13 @@ _OTHER_CHARACTERS = re.compile(r"[^a-zA-Z0-9]")
 SPOKEN = frozenset(
     (
         "ai-title", "assistant", "attachment", "content-replacement", "custom-title", "last-prompt",
-        "pr-link", "progress", "queue-operation", "summary", "system", "tag", "user",
+        "pr-link", "progress", "summary", "system", "tag", "user",
     )
 )  # fmt: skip
 """What of a conversation leaves a cage: what was said and done. The other kinds are orders to the
 claude that resumes it (`worktree-state` moves it to another directory, `file-history-snapshot`
-says which files a rewind overwrites or removes, `permission-mode`, `agent-setting`, `dev-mods`),
-or unknown to us."""
+says which files a rewind overwrites or removes, `permission-mode`, `agent-setting`, `dev-mods`,
+`queue-operation`), or unknown to us."""
 
 
 def slug(path: str) -> str:

@@ -9,6 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cagewrap import beneath, protected, sessions
+from cagewrap.claudefiles import (
+    STATE_FILE,
+    as_object,
+    locked_state,
+    read_object,
+    read_theirs,
+    stamp,
+)
 from cagewrap.claudesettings import (
     merge_settings,
     shared_settings,
@@ -24,18 +32,13 @@ from cagewrap.model import Owner
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record
 
-STATE_FILE = ".claude.json"
 SETTINGS_FILE = "settings.json"
-JSON_BYTES = 16 << 20
 MAX_CWDS = 50
 MANY = 100
 MANY_S = 2.0
 """More than MANY files of instructions are looked through this often at most."""
 STATE_S = 30.0
 """The host's claude rewrites its state all the time: it is read this often at most."""
-_LOCK_STALE_S = 10.0
-_LOCK_TRIES = 10
-_LOCK_S = 0.02
 
 
 class ClaudeHome(Care):
@@ -56,7 +59,7 @@ class ClaudeHome(Care):
         self._file = os.path.join(paths.cage_dir(record.name), "claude.json")
         self._log = log
         try:
-            kept = _read_object(self._file)
+            kept = read_object(self._file)
         except (OSError, ValueError):
             kept = {}
         owner = Owner(os.getuid(), os.getgid(), "", record.home)
@@ -68,9 +71,9 @@ class ClaudeHome(Care):
             for name, item in (files if isinstance(files, dict) else {}).items()
         }
         self._copies = Copies(self._home_dir, known, self._may_read)
-        self._base = _object(kept.get("settings"))
+        self._base = as_object(kept.get("settings"))
         self._settings_stamp: object = kept.get("settings_stamp")
-        self._wanted = _object(kept.get("state"))
+        self._wanted = as_object(kept.get("state"))
         self._found: tuple[str, float, dict[str, Original]] = ("", 0.0, {})
         self._plugins: tuple[object, dict[str, Original]] = (None, {})
         self._host_state: dict[str, Any] = {}
@@ -141,33 +144,33 @@ class ClaudeHome(Care):
         """Plugins are many files: they are looked through when Claude's lists of them change."""
         top = os.path.join(config_dir, "plugins")
         names = ("", "installed_plugins.json", "known_marketplaces.json", "cache", "marketplaces")
-        stamp = tuple(_stamp(os.path.join(top, name)) for name in names)
-        if stamp != self._plugins[0]:
+        now = tuple(stamp(os.path.join(top, name)) for name in names)
+        if now != self._plugins[0]:
             wide = Finder(self._may_read, 10000, 128 << 20)
             found: dict[str, Original] = {}
             for name in (*names[1:], "repos", "blocklist.json", "config.json"):
                 found |= wide.find(os.path.join(top, name), f".claude/plugins/{name}")
             finder.notes += wide.notes
-            self._plugins = (stamp, found)
+            self._plugins = (now, found)
         return self._plugins[1]
 
     def _bring_settings(self, config_dir: str, *, is_brokered: bool) -> bool:
         """Bring settings.json; whether anything had changed."""
         path = os.path.join(config_dir, SETTINGS_FILE)
-        stamp = [*_stamp(path), is_brokered]
-        if stamp == self._settings_stamp:
+        now = [*stamp(path), is_brokered]
+        if now == self._settings_stamp:
             return False
         real = os.path.realpath(path)
         if os.path.lexists(path) and not self._may_read(real):
             raise OSError(f"{path} leads to {real}, which no cage gets")
-        host, left_out = shared_settings(_read_object(path))
+        host, left_out = shared_settings(read_object(path))
         if is_brokered and isinstance(host.get("env"), dict):
             host["env"].pop("ANTHROPIC_BASE_URL", None)  # it would win over the broker's
         home = beneath.open_root(self._home_dir)
         try:
             directory = beneath.open_dir(home, (".claude",), make=True)
             try:
-                theirs = _read_theirs(directory, SETTINGS_FILE)
+                theirs = read_theirs(directory, SETTINGS_FILE)
                 merged = merge_settings(self._base, host, theirs)
                 if merged != theirs:
                     data = json.dumps(merged, indent=2, ensure_ascii=False).encode() + b"\n"
@@ -176,7 +179,7 @@ class ClaudeHome(Care):
                 os.close(directory)
         finally:
             os.close(home)
-        self._base, self._settings_stamp = host, stamp
+        self._base, self._settings_stamp = host, now
         if left_out:
             self._say(self._log, f"settings.json in the cage lacks {', '.join(left_out)}")
         return True
@@ -192,17 +195,12 @@ class ClaudeHome(Care):
         try:
             if self._is_seeded(home, wanted):
                 return
-            if not _lock(home):
-                self._say(self._log, f"~/{STATE_FILE} in the cage is locked: left as it is")
-                return
-            try:
-                there = _read_theirs(home, STATE_FILE)
+            with locked_state(home):
+                there = read_theirs(home, STATE_FILE)
                 state = updated_state(there, wanted, self._wanted)
                 if state != there:
                     data = json.dumps(state, indent=2, ensure_ascii=False).encode()
                     beneath.write_regular(home, STATE_FILE, data)
-            finally:
-                _unlock(home)
         finally:
             os.close(home)
         self._wanted = updated_state(self._wanted, wanted, self._wanted)
@@ -220,10 +218,10 @@ class ClaudeHome(Care):
         now = time.monotonic()
         if now - self._host_state_at < STATE_S:
             return
-        stamp = _stamp(path)
-        if stamp != self._host_state_stamp:
-            self._host_state = _read_object(path)
-            self._host_state_stamp = stamp
+        found = stamp(path)
+        if found != self._host_state_stamp:
+            self._host_state = read_object(path)
+            self._host_state_stamp = found
         self._host_state_at = now
 
     def _save(self) -> None:
@@ -248,29 +246,6 @@ def _is_claude(request: Request) -> bool:
     return os.path.basename(request.argv[0]).startswith(b"claude")
 
 
-def _lock(home: int) -> bool:
-    """Take the lock that claude takes for its state: a directory, given up after 10 s."""
-    name = STATE_FILE + ".lock"
-    for _ in range(_LOCK_TRIES):
-        try:
-            os.mkdir(name, 0o700, dir_fd=home)
-        except FileExistsError:
-            try:
-                if time.time() - beneath.stat_at(home, name).st_mtime > _LOCK_STALE_S:
-                    os.rmdir(name, dir_fd=home)
-                    continue
-            except OSError:
-                return False
-            time.sleep(_LOCK_S)
-        else:
-            return True
-    return False
-
-
-def _unlock(home: int) -> None:
-    os.rmdir(STATE_FILE + ".lock", dir_fd=home)
-
-
 def _relocated(config_dir: str, home: str, name: str, data: bytes) -> bytes:
     """Plugins are listed with their paths, which may begin otherwise in the cage."""
     if name in (
@@ -281,36 +256,3 @@ def _relocated(config_dir: str, home: str, name: str, data: bytes) -> bytes:
         inside = json.dumps(os.path.join(home, ".claude") + "/")[1:-1]
         return data.replace(outside.encode(), inside.encode())
     return data
-
-
-def _read_theirs(directory: int, name: str) -> dict[str, Any]:
-    """A JSON object of the agent's; empty for no file. Raises OSError or ValueError."""
-    try:
-        data = beneath.read_regular(directory, name, JSON_BYTES)
-    except FileNotFoundError:
-        return {}
-    value = json.loads(data or b"{}")
-    if not isinstance(value, dict):
-        raise TypeError("it is no JSON object")
-    return value
-
-
-def _read_object(path: str) -> dict[str, Any]:
-    """A JSON object of the owner's; empty for no file. Raises OSError or ValueError."""
-    try:
-        with open(path, "rb") as file:
-            return _object(json.loads(file.read(JSON_BYTES)))
-    except FileNotFoundError:
-        return {}
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _stamp(path: str) -> tuple[int, int, int]:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return (0, 0, 0)
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
