@@ -7,11 +7,12 @@ import hashlib
 import os
 import re
 import stat
+from typing import Literal
 
 from cagewrap import beneath
 from cagewrap.gitsync import index as git_index
 from cagewrap.gitsync.context import Context, IndexBase, Place, as_list
-from cagewrap.gitsync.side import BusyError, Side
+from cagewrap.gitsync.side import BusyError, Side, Stamp
 
 TEXT_BYTES = 1 << 20
 LIST_BYTES = 16 << 20
@@ -83,18 +84,17 @@ def carry_index(place: Place, context: Context) -> None:
     """Carry what is staged. How fresh an index is does not count, only what it says."""
     base = place.base.get("index", {})
     stamps = (place.host.stamp("index"), place.cage.stamp("index"))
-    if [as_list(one) for one in stamps] == [base.get("host"), base.get("cage")] and base:
+    if base and [as_list(one) for one in stamps] == [base.get("host"), base.get("cage")]:
         return
     try:
-        host = place.host.read("index", git_index.INDEX_BYTES) or b""
-        host_digest = git_index.digest(host, context.oid_bytes)
+        host, host_digest = _digest_of(place.host, context, stamps[0], base, "host")
     except (OSError, git_index.IndexRefusedError) as error:
         context.note(f"git's index of the host cannot be read, and is not carried: {error}")
         return
     try:
-        cage = place.cage.read("index", git_index.INDEX_BYTES) or b""
-        cage_digest = git_index.digest(cage, context.oid_bytes)
+        _, cage_digest = _digest_of(place.cage, context, stamps[1], base, "cage")
     except (OSError, git_index.IndexRefusedError) as error:
+        base["host_digest"] = host_digest
         _refused(base, stamps, error, context)
         place.base["index"] = base
         return
@@ -106,18 +106,41 @@ def carry_index(place: Place, context: Context) -> None:
     }
     is_cages = cage_digest != base.get("cage_digest", "")
     is_hosts = host_digest != base.get("host_digest", "")
-    if host_digest != cage_digest and (is_cages or is_hosts):
-        try:
-            if is_hosts or not place.leads:
-                _index_to_cage(place, context, host, found, stamps[1])
-                if is_cages and is_hosts and place.leads:
-                    context.note("both you and the agent staged changes: yours stay")
-            else:
-                _index_to_host(place, context, cage, host, found, stamps[0])
-        except BusyError:
-            context.is_busy = True
-            return
+    # A copy that was just filled says that its files are the host's owner's.
+    is_first = not base and context.inside_ids != context.owner_ids
+    try:
+        if is_hosts and (host_digest != cage_digest or is_first):
+            _index_to_cage(place, context, host, found, stamps[1])
+            if base and is_cages and place.leads:
+                context.note("both you and the agent staged changes: yours stay")
+        elif is_cages and place.leads and host_digest != cage_digest:
+            _index_to_host(place, context, found, stamps[0])
+    except BusyError:
+        context.is_busy = True
+        return
+    except OSError as error:
+        context.note(f"git's index is not carried: {error}")
+        return
     place.base["index"] = found
+
+
+def _digest_of(
+    side: Side,
+    context: Context,
+    stamp: Stamp | None,
+    base: IndexBase,
+    which: Literal["host", "cage"],
+) -> tuple[bytes, str]:
+    """An index and its digest; of one that is as it was, the digest alone."""
+    known = base.get("host_digest" if which == "host" else "cage_digest")
+    if known is not None and as_list(stamp) == base.get(which):
+        return b"", known
+    content = _read_index(side)
+    return content, git_index.digest(content, context.oid_bytes)
+
+
+def _read_index(side: Side) -> bytes:
+    return side.read("index", git_index.INDEX_BYTES) or b""
 
 
 def _refused(
@@ -131,15 +154,12 @@ def _refused(
 
 
 def _index_to_host(
-    place: Place,
-    context: Context,
-    cage: bytes,
-    host: bytes,
-    found: IndexBase,
-    was: tuple[int, int, int] | None,
+    place: Place, context: Context, found: IndexBase, was: tuple[int, int, int] | None
 ) -> None:
     content = b""
+    cage = _read_index(place.cage)
     if cage:
+        host = _read_index(place.host)
         known = git_index.gitlinks(host, context.oid_bytes) if host else set()
         owner = None if context.inside_ids == context.owner_ids else context.owner_ids
         try:

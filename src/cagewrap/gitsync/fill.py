@@ -13,7 +13,7 @@ from cagewrap.gitsync.objects import BORROWED
 STORES = ("lfs/objects", "annex/objects", "reftable")
 """Directories that both sides share and write to: nothing in them is run or obeyed by git."""
 _IN_MODULE = r"(?:modules/.+/)?"
-_NOT_COPIED = re.compile(_IN_MODULE + "(?:objects|" + "|".join(STORES) + ")")
+_NOT_COPIED = re.compile(_IN_MODULE + "(?:objects|refs|logs/refs/remotes|" + "|".join(STORES) + ")")
 _MOUNTED = re.compile(_IN_MODULE + "(?:" + BORROWED + "|" + "|".join(STORES) + ")")
 _CHUNK = 1 << 22
 _LEFT_OUT = re.compile(r"(?:.*/)?(?:gc\.pid|fsmonitor--daemon\.ipc|fsmonitor--daemon)")
@@ -22,8 +22,8 @@ _LEFT_OUT = re.compile(r"(?:.*/)?(?:gc\.pid|fsmonitor--daemon\.ipc|fsmonitor--da
 def fill(source_fd: int, target_fd: int, path: str = "") -> None:
     """Copy a host's git directory, or the part `path` of it, into the cage's. Raises OSError.
 
-    Locks, sockets, objects and stores are left out. Symlinks stay what they are, for the cage to
-    follow.
+    Locks, sockets, objects, stores and loose refs (see `fill_refs`) are left out. Symlinks stay
+    what they are, for the cage to follow.
     """
     with os.scandir(source_fd) as listed:
         entries = sorted(listed, key=lambda entry: entry.name)

@@ -15,6 +15,8 @@ from cagewrap.gitsync.carryrefs import carry_head, carry_logs, carry_refs
 from cagewrap.gitsync.configtext import ConfigRefusedError
 from cagewrap.gitsync.context import Context, Place
 from cagewrap.gitsync.fill import copy_file, empty, fill
+from cagewrap.gitsync.firstrefs import fill_refs
+from cagewrap.gitsync.newrepository import begin_on_host
 from cagewrap.gitsync.objects import ALTERNATES, IndexPack, bring_objects, lend_objects
 from cagewrap.gitsync.pair import (
     Pair,
@@ -32,7 +34,7 @@ from cagewrap.gitsync.store import Store
 from cagewrap.gitsync.worktrees import adopt_work_trees, work_tree_places
 
 ROUNDS = 4
-"""Runs until one finds nothing to carry; an agent may change things all the time."""
+"""At most so many until it is known what to look at; an agent may change that all the time."""
 _RACY_NS = 20_000_000
 """Two changes within a kernel's clock tick may have one time stamp."""
 
@@ -51,7 +53,7 @@ class Outcome:
 
 
 def carry(pair: Pair, index_pack: IndexPack, *, may_refill: bool = False) -> Outcome:
-    """Carry everything, until nothing is left to be carried.
+    """Carry everything. What changes meanwhile is for another run, if `is_settled` is not true.
 
     may_refill: give the cage a git directory again that the agent has removed. Raises OSError
     when a side cannot be used at all, ReplacedError when the host's directory is another one. What
@@ -66,7 +68,7 @@ def carry(pair: Pair, index_pack: IndexPack, *, may_refill: bool = False) -> Out
             outcome.notes += [note for note in context.notes if note not in outcome.notes]
             outcome.paths, outcome.stamps = run.paths, run.stamps
             outcome.is_settled = not (context.is_busy or context.has_written or run.is_racy)
-            if not (context.has_written or run.has_new_paths):
+            if not run.has_new_paths:
                 break
         write_base(pair, base)
     return outcome
@@ -82,6 +84,7 @@ def _base_of(pair: Pair, host: Side, cage: Side) -> dict[str, Any]:
     if base:
         raise ReplacedError(pair.host)
     fill(host.fd, cage.fd)
+    fill_refs(host, cage)
     return {"host": identity, "places": {}}
 
 
@@ -128,7 +131,9 @@ class _Run:
         self.paths = self.base.get("watched") or [self.pair.host, self.pair.copy]
         self._take_stamps()
         directories: dict[str, list[str]] = {}
-        if not is_git_dir(self.host) and not self._begin_on_host(context):
+        if not is_git_dir(self.host) and not begin_on_host(
+            self.pair, self.host, self.cage, self.base, context
+        ):
             self._watch([""], {"": ["refs", "objects"]})
             return context
         names = ["", *self.pair.modules]
@@ -197,6 +202,7 @@ class _Run:
                 return False
             empty(cage.fd, name)
             fill(host.fd, cage.fd, name)
+            fill_refs(host, cage)
             base.clear()
             context.note("the agent had removed its git directory: it has got a new one of yours")
         if self.pair.borrows:
@@ -228,38 +234,11 @@ class _Run:
             finally:
                 os.close(source)
                 os.close(target)
-            return self.cage.below(name)
-
-    def _begin_on_host(self, context: Context) -> bool:
-        """Make a repository of the host's empty directory, once the agent has made one."""
-        if self.pair.borrows or not is_git_dir(self.cage) or os.listdir(self.host.fd):
-            return False
-        try:
-            config = read_config(self.cage)[1]
-        except (OSError, ConfigRefusedError):
-            return False
-        is_sha256 = config.get("extensions.objectformat", ("",))[-1].lower() == "sha256"
-        if config.get("extensions.refstorage", ("files",))[-1].lower() != "files":
-            context.note("the agent's new git repository is not carried: it has no files of refs")
-            return False
-        text = "[core]\n\trepositoryformatversion = {}\n\tfilemode = true\n\tbare = false\n"
-        text = text.format(int(is_sha256)) + "\tlogallrefupdates = true\n"
-        if is_sha256:
-            text += "[extensions]\n\tobjectformat = sha256\n"
-        for path in ("objects/info/x", "objects/pack/x", "refs/heads/x", "refs/tags/x"):
-            with self.host.parent(path, make=True):
-                pass
-        self.host.write("config", text.encode())
-        self.base["places"].clear()
-        self.base["places"][""] = {
-            "config": {k: list(v) for k, v in read_config(self.host)[1].items()}
-        }
-        self.host.write("HEAD", b"ref: refs/heads/main\n")
-        self.base["places"][""]["head"] = "ref: refs/heads/main"
-        context.oid_length = 64 if is_sha256 else 40
-        context.has_written = True
-        context.note("the agent has made a git repository of the project: its commits are yours")
-        return True
+            cage = self.cage.below(name)
+            if not name.startswith("worktrees/"):
+                with contextlib.closing(self.host.below(name)) as host:
+                    fill_refs(host, cage)
+            return cage
 
     def _take_stamps(self) -> None:
         self.stamps = read_stamps(self.paths)
