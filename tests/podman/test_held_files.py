@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -73,6 +74,50 @@ def test_a_file_that_is_taken_away_and_brought_back_is_no_change(cage: Cage) -> 
     assert done.err == b""
     settle(cage)
     assert target.read_text() == "{}\n"
+
+
+def test_a_branch_of_the_owners_brings_its_version(cage: Cage) -> None:
+    """Written in steps, as git does, and known only when it is whole."""
+    target = write(cage.project / ".mcp.json", "one\n")
+    cage.text("true")
+    settle(cage)
+    write(target, "two\n")
+    cage.text("true")
+    settle(cage)
+    script = "import os; os.unlink('.mcp.json'); f = open('.mcp.json', 'w', buffering=1)\n"
+    script += "f.write('o'); f.flush(); f.write('ne\\n'); f.close()"
+    done = cage.run("sh", "-c", 'python3 -c "$1"; sleep 1; cat .mcp.json', "sh", script)
+    assert (done.out, done.err) == (b"one\n", b"")
+    assert target.read_text() == "one\n"
+
+
+def test_a_slow_writer_is_kept_whole(cage: Cage) -> None:
+    cage.text("sh", "-c", "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.2; done >.envrc")
+    settle(cage)
+    assert contents(cage.project) == {}
+    found = json.loads(cage.cagewrap("review", "--json").out)["held"]
+    [diff] = [one["diff"] for one in found if one["path"] == ".envrc"]
+    assert [line[1:] for line in diff.splitlines()[3:]] == list("12345678")
+
+
+def test_how_long_a_version_of_an_agents_is_there(cage: Cage) -> None:
+    target = write(cage.project / ".mcp.json", "{}\n")
+    cage.text("true")
+    script = "for i in 1 2 3 4 5; do sleep 0.3; echo evil >.mcp.json; done; sleep 1"
+    spans: list[float] = []
+    began = 0.0
+    with cage.popen("sh", "-c", script, stderr=subprocess.DEVNULL) as agent:
+        while agent.poll() is None:
+            is_evil = target.read_bytes() not in (b"{}\n", b"")
+            if is_evil and not began:
+                began = time.monotonic()
+            elif began and not is_evil:
+                spans.append(time.monotonic() - began)
+                began = 0.0
+            time.sleep(0.001)
+    assert began == 0.0
+    assert len(spans) >= 2
+    assert sorted(spans)[len(spans) // 2] < 0.2, spans
 
 
 def test_the_owners_edits_between_messages_are_the_owners(cage: Cage) -> None:

@@ -20,6 +20,7 @@ from cagewrap.holding.shelf import (
     forget_held,
     held_content,
     held_files,
+    refresh,
     write_private,
 )
 from cagewrap.holding.watch import Watch
@@ -42,6 +43,7 @@ class HeldFiles:
         """All that differs. What is shown is remembered: only that can be accepted."""
         found: list[Held] = []
         seen: dict[str, str] = {}
+        refresh(self._watch.files_dir)
         with self._opened() as root:
             for copy, path, digest in self._changes():
                 full = f"{copy.path}/{path}"

@@ -1,13 +1,16 @@
 """Single files that were taken out of a project: kept in a directory of the session's.
 
-Each is a copy that no descriptor and no hard link of an agent's leads to.
+The file itself is moved, because an agent may be writing it at this moment. What is shown, and
+accepted, is a copy that no descriptor and no hard link of the agent's leads to.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import shutil
 from dataclasses import asdict, dataclass
 
 from cagewrap import beneath
@@ -19,6 +22,9 @@ HELD_BYTES = 4 << 20
 """A larger single file is not kept, nor put back: nobody's settings are that large."""
 
 
+_LIVE = ".live"
+
+
 @dataclass(frozen=True, slots=True)
 class HeldFile:
     """A file that was taken out of the project, as it is written down beside its content."""
@@ -28,23 +34,82 @@ class HeldFile:
     why: str
 
 
-def hold(root: int, path: str, files: str) -> HeldFile:
-    """Copy a file or symlink to `files` and remove it from the project.
+def hold(root: int, path: str, files: str, *, is_replaced: bool = False) -> None:
+    """Move a file or symlink out of the project, to `files`.
 
-    What can be no one's work (a FIFO, a file of gigabytes) is removed without a copy.
+    is_replaced: the caller puts another in its place, so that it is never missing.
     """
-    try:
-        digest, data = tree.read_raw(root, path, HELD_BYTES) or (tree.MISSING, b"")
-    except OSError:
-        digest, data = tree.MISSING, b""
-    held = HeldFile(path, digest, why(path))
     os.makedirs(files, mode=0o700, exist_ok=True)
     target = os.path.join(files, key_of(path))
-    write_private(target, data)
-    write_private(target + ".json", json.dumps(asdict(held)).encode())
     with tree.parent(root, path) as (above, name):
-        os.unlink(name, dir_fd=above)
-    return held
+        try:
+            if not (is_replaced and _link(above, name, target + _LIVE)):
+                os.rename(name, target + _LIVE, src_dir_fd=above)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            _copy(above, name, target, path)
+            if not is_replaced:
+                os.unlink(name, dir_fd=above)
+            return
+    _refresh(files, path)
+
+
+def _link(above: int, name: str, target: str) -> bool:
+    """Give a file a second name; False where the kernel does not allow that."""
+    with contextlib.suppress(FileNotFoundError):
+        _remove(target)
+    try:
+        os.link(name, target, src_dir_fd=above, follow_symlinks=False)
+    except PermissionError:
+        return False
+    return True
+
+
+def refresh(files: str, *, is_last: bool = False) -> None:
+    """Copy again what an agent has written since. is_last: none has anything open any more."""
+    try:
+        names = [name for name in os.listdir(files) if name.endswith(_LIVE)]
+    except FileNotFoundError:
+        return
+    for name in names:
+        try:
+            with open(os.path.join(files, name.removesuffix(_LIVE) + ".json"), "rb") as file:
+                _refresh(files, json.load(file)["path"])
+        except (OSError, ValueError, KeyError):
+            pass
+        if is_last:
+            _remove(os.path.join(files, name))
+
+
+def _refresh(files: str, path: str) -> None:
+    target = os.path.join(files, key_of(path))
+    above = beneath.open_root(files)
+    try:
+        _copy(above, os.path.basename(target) + _LIVE, target, path)
+    finally:
+        os.close(above)
+
+
+def _copy(above: int, name: str, target: str, path: str) -> None:
+    """What can be no one's work (a FIFO, a file of gigabytes) is written down without a copy."""
+    try:
+        digest, data = tree.read_raw(above, name, HELD_BYTES) or (tree.MISSING, b"")
+    except OSError:
+        digest, data = tree.MISSING, b""
+    record = json.dumps(asdict(HeldFile(path, digest, why(path)))).encode()
+    with contextlib.suppress(FileNotFoundError), open(target + ".json", "rb") as file:
+        if file.read() == record:
+            return
+    write_private(target, data)
+    write_private(target + ".json", record)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        os.unlink(path)
 
 
 def held_files(files: str) -> list[HeldFile]:
@@ -82,9 +147,9 @@ def put_held(files: str, held: HeldFile, root: int) -> None:
 
 def forget_held(files: str, held: HeldFile) -> None:
     """Remove a kept file."""
-    for end in ("", ".json"):
+    for end in (_LIVE, "", ".json"):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(files, key_of(held.path)) + end)
+            _remove(os.path.join(files, key_of(held.path)) + end)
 
 
 def set_mode(root: int, path: str, mode: int) -> None:

@@ -139,10 +139,9 @@ class Watch:
     def _take(self, root: int, path: str, known: Known) -> None:
         """Keep a version, as a copy that no descriptor of an agent's leads to; put back the
         owner's."""
-        hold(root, path, self.files_dir)
-        if known.digest in (tree.MISSING, tree.TOO_LARGE):
-            return
-        content = self._content(known.digest)
+        is_known = known.digest not in (tree.MISSING, tree.TOO_LARGE)
+        content = self._content(known.digest) if is_known else None
+        hold(root, path, self.files_dir, is_replaced=content is not None)
         if content is None:
             return
         if known.digest.startswith("l:"):

@@ -19,6 +19,7 @@ from cagewrap.holding.directory import locked
 from cagewrap.holding.names import DIRECTORIES
 from cagewrap.holding.places import Place
 from cagewrap.holding.provider import write_count
+from cagewrap.holding.shelf import refresh
 from cagewrap.holding.walk import Findings, Walk, load
 from cagewrap.holding.watch import LINKS, Watch
 from cagewrap.keeper import namespaces
@@ -26,6 +27,7 @@ from cagewrap.keeper.care import Care, Note
 from cagewrap.keeper.coverings import Coverings
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.request import Request
+from cagewrap.keeper.rootwatch import RootWatch
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record
 
@@ -55,6 +57,7 @@ class HeldBack(Care):
         self._root = tree.open_project(record.project)
         self._watch = Watch(record.project, self._place.dir, store)
         self._coverings = Coverings(record, self._place, store, self._root, init_pid)
+        self._root_watch = RootWatch(loop, self._root, self._look)
         self._git: hostgit.NamedByGit | None = None
         self._walk_pid = 0
         self._walks_at = 0.0
@@ -69,6 +72,7 @@ class HeldBack(Care):
         """Everything is covered and compared before the agent starts."""
         self._messages += 1
         self._must_settle = False
+        self._root_watch.start()
         with locked(self._place.dir):
             self._ask_git()
             is_suspect = bool(self._place.marks())
@@ -121,6 +125,7 @@ class HeldBack(Care):
                 places.forget(self._paths, self._record.project, self._record.name)
         except OSError as error:
             self._log(f"held back: {error}")
+        self._root_watch.stop()
         self._coverings.close()
         os.close(self._root)
         self._root = -1
@@ -135,6 +140,7 @@ class HeldBack(Care):
                 if self._coverings.must_renew():
                     self._hold(self._coverings.renew(is_suspect=True))
                 self._hold(self._coverings.hold_late(self._watch.files_dir))
+                refresh(self._watch.files_dir)
         except (OSError, SessionError) as error:
             self._log(f"held back: {error}")
 
@@ -152,6 +158,7 @@ class HeldBack(Care):
         self._watch.links = (*LINKS, *hostgit.parents(named))
         is_covered = found.hooks.split("/")[0] in DIRECTORIES
         self._coverings.hooks = "" if is_covered else found.hooks
+        self._root_watch.names = {os.fsencode(path.split("/")[0]) for path in self._watch.paths}
 
     def _hold(self, paths: list[str]) -> None:
         self._held += paths
@@ -237,6 +244,8 @@ class HeldBack(Care):
     def _settle(self) -> None:
         with contextlib.suppress(OSError), locked(self._place.dir):
             self._compare()
+            refresh(self._watch.files_dir, is_last=True)
             self._place.unmark(self._record.name)
             self._coverings.settle()
+        self._root_watch.stop()
         self._is_active = False
