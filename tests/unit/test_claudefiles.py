@@ -49,7 +49,7 @@ def test_a_planted_lock_does_not_hold_a_message_up(tmp_path: Path, planted: str)
     else:
         lock.symlink_to("/etc")
     os.utime(lock, (1, 1), follow_symlinks=False)
-    with pytest.raises(OSError), locked_state(home):  # noqa: PT011 - whichever it is
+    with pytest.raises(OSError), locked_state(home):
         pytest.fail("taken")
     os.close(home)
 
