@@ -14,8 +14,9 @@ from typing import Any
 
 import places
 import pytest
-from driving import Callbacks, ask, connected, drive, rest_of_turn
+from driving import Callbacks, ask, connected, drive, eventually, rest_of_turn
 from mock_api import MockApi
+from mock_login import ACCESS, MockLogin, credentials
 from test_codex import CODEX, FREELY
 
 KEY = "sk-ant-api03-PLANTED"
@@ -33,7 +34,8 @@ SUBSCRIPTION = {
 LOOK = (
     "@@bash cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline ~/.claude.json /run/cagewrap/login/* "
     "/run/cagewrap/login/*/.credentials.json ~/.claude/.credentials.json 2>/dev/null | "
-    "tr '\\0' '\\n' | grep -a -e '[P]LANTED' -e ANTHROPIC_ -e cagewrap- | sort -u; id -u"
+    "tr '\\0' '\\n' | grep -a -e '[P]LANTED' -e '[M]ARKED' -e ANTHROPIC_ -e cagewrap- | "
+    "sort -u; id -u"
 )
 
 
@@ -152,6 +154,46 @@ def test_a_conversation_with_a_subscription(
         assert request.beta.split(",").count("oauth-2025-04-20") == 1
         # As with the login itself: without its kind of subscription Claude takes another.
         assert "opus" in request.body["model"]
+
+
+@pytest.fixture
+def renewals(caged: places.Caged, env: dict[str, str], tmp_path: Path) -> Iterator[MockLogin]:
+    """A machine that can renew its login."""
+    programs = Path(env["HOME"]) / ".local/bin"
+    programs.mkdir(parents=True)
+    (programs / "claude").symlink_to(places.CLAUDE)
+    with MockLogin(tmp_path / "certificates") as login:
+        caged.env.update(login.env)
+        yield login
+
+
+def test_a_login_is_renewed_before_a_message_that_needs_it(
+    caged: places.Caged, api: MockApi, renewals: MockLogin, env: dict[str, str]
+) -> None:
+    put(env, ".credentials.json", credentials(-10))
+    done = caged.claude("-p", "hello")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert api.messages[-1].authorization == f"Bearer {ACCESS}1"
+    assert renewals.posts == 1
+
+
+def test_a_login_is_renewed_while_a_message_runs(
+    caged: places.Caged, api: MockApi, renewals: MockLogin, env: dict[str, str]
+) -> None:
+    put(env, ".credentials.json", credentials(3600))
+
+    async def work() -> None:
+        async with connected(caged) as client:
+            await ask(client, "one")
+            assert api.messages[-1].authorization == f"Bearer {ACCESS}0"
+            put(env, ".credentials.json", credentials(300))
+            assert await eventually(lambda: renewals.posts == 1, 20)
+            await asyncio.sleep(1)
+            assert "MARKED" not in (await ask(client, LOOK)).texts[-1]
+            assert api.messages[-1].authorization == f"Bearer {ACCESS}1"
+
+    drive(work())
+    assert renewals.posts == 1
 
 
 @pytest.mark.usefixtures("subscription")

@@ -14,8 +14,9 @@ from cagewrap import proc
 from cagewrap.errors import CagewrapError
 from cagewrap.upstream import Secret
 
-WAIT_S = 90.0
-"""How long a request waits for a token that has expired to be renewed."""
+WAIT_S = 20.0
+"""How long a request waits for a token that has expired to be renewed. Then it is used as it is,
+since this machine's clock may be wrong, and nobody waits for the same one again."""
 _LOOK_S = 0.25
 _COMMAND_S = 60.0
 _KEEP_S = 300.0
@@ -45,6 +46,7 @@ class Vault:
         self._stamp: Stamp = (0, 0, 0)
         self._until = 0.0
         self._why = ""
+        self._waited_for = ""
         self._doubted_at = 0.0
         self._lock = asyncio.Lock()
 
@@ -74,16 +76,13 @@ class Vault:
         path = self._secret.credentials
         while True:
             stamp = _stamp(path)
-            if stamp != self._stamp:
+            if stamp != self._stamp or not self._value:
                 self._value, self._until = _token(_content(path, self._name), path)
                 self._stamp = stamp
-            if self._value and time.time() < self._until:
+            is_late = time.monotonic() > deadline or self._value == self._waited_for
+            if is_late or time.time() < self._until:
+                self._waited_for = self._value if is_late else ""
                 return self._value
-            if not self._value or time.monotonic() > deadline:
-                raise SecretError(
-                    f"the login {self._name!r} has expired and was not renewed. "
-                    "On the host: cagewrap login status."
-                )
             await asyncio.sleep(_LOOK_S)
 
     async def _from_command(self) -> str:
