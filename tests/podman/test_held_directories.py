@@ -104,16 +104,17 @@ def test_nothing_appears_on_the_host_while_the_agent_tries(cage: Cage, claude: P
     assert contents(cage.project) == {f".claude/{name}": text for name, text in before.items()}
 
 
-def test_a_directory_of_an_agents_is_moved_out_and_stays_its_own(cage: Cage) -> None:
-    script = "mkdir -p .zed/deep; echo z >.zed/deep/tasks.json; sleep 1.5; cat .zed/deep/tasks.json"
-    done = cage.run("sh", "-c", script)
+@pytest.mark.parametrize("path", [".zed", ".github/hooks"])
+def test_a_directory_of_an_agents_is_moved_out_and_stays_its_own(cage: Cage, path: str) -> None:
+    file = f"{path}/deep/tasks.json"
+    done = cage.run("sh", "-c", f"mkdir -p {path}/deep; echo z >{file}; sleep 1.5; cat {file}")
     assert done.out == b"z\n"
-    assert b"'.zed' is held back" in done.err
+    assert f"'{path}' is held back".encode() in done.err
     assert contents(cage.project) == {}
-    assert cage.text("sh", "-c", "cat .zed/deep/tasks.json; echo more >.zed/more") == "z\n"
+    assert cage.text("sh", "-c", f"cat {file}; echo more >{path}/more") == "z\n"
     assert contents(cage.project) == {}
     cage.stop()
-    assert os.listdir(cage.project) == []
+    assert names(cage) == {path.split("/", maxsplit=1)[0]} - {path}
 
 
 HOLD_OPEN = """

@@ -23,12 +23,13 @@ DIRECTORIES: dict[str, str] = {
     ".opencode": "opencode runs its plugins and servers",
     ".pi": "pi runs its extensions",
     ".roo": "Roo Code runs its servers",
+    ".github/hooks": "Copilot runs them",
     ".husky": "git runs its hooks",
     ".githooks": "git runs its hooks, if core.hooksPath says so",
     ".lefthook": "lefthook runs its scripts as git hooks",
     ".mise": "mise runs its tasks and hooks, also at a prompt",
 }
-"""Directories in the root of a project, each with what makes it dangerous."""
+"""Directories by their path from the root of a project, each with what makes it dangerous."""
 
 PLACEHOLDERS = (".claude", ".vscode")
 """Those that a project without them gets, empty, for as long as a cage of it runs.
@@ -62,6 +63,7 @@ FILES: dict[str, str] = {
     ".mise.local.toml": "mise runs its hooks at a prompt",
     ".config/mise.toml": "mise runs its hooks at a prompt",
     ".config/mise/config.toml": "mise runs its hooks at a prompt",
+    "mise/config.toml": "mise runs its hooks at a prompt",
     ".tool-versions": "it says which programs run under their usual names",
     "rust-toolchain": "cargo and rustc, also at a prompt, are the programs it names",
     "rust-toolchain.toml": "cargo and rustc, also at a prompt, are the programs it names",
@@ -104,7 +106,11 @@ ENDINGS: dict[str, str] = {
 def why(path: str) -> str:
     """What on the host runs or obeys the file or directory at a path from the project's root."""
     parts = path.split("/")
-    for known in (FILES.get(path), DIRECTORIES.get(parts[0])):
+    for known in (
+        FILES.get(path),
+        DIRECTORIES.get(parts[0]),
+        DIRECTORIES.get("/".join(parts[:2])),
+    ):
         if known:
             return known
     ending = "/".join(parts[-2:])

@@ -106,10 +106,13 @@ class Place:
         """
         opened = root if root >= 0 else tree.open_project(self.project)
         try:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o755, dir_fd=opened)
+            with (
+                tree.parent(opened, path) as (above, name),
+                contextlib.suppress(FileExistsError),
+            ):
+                os.mkdir(name, 0o755, dir_fd=above)
                 write_private(self._made_file, json.dumps(sorted({*self.made(), path})).encode())
-                fd = beneath.open_dir(opened, (path,))
+                fd = beneath.open_dir(above, (name,))
                 os.fchmod(fd, 0o755)
                 os.close(fd)
         finally:
@@ -130,8 +133,8 @@ class Place:
         with contextlib.suppress(OSError):
             root = tree.open_project(self.project)
             for path in made:
-                with contextlib.suppress(OSError):
-                    os.rmdir(path, dir_fd=root)
+                with contextlib.suppress(OSError), tree.parent(root, path) as (above, last):
+                    os.rmdir(last, dir_fd=above)
             os.close(root)
         write_private(self._made_file, b"[]")
 

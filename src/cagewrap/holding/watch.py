@@ -27,8 +27,8 @@ from cagewrap.holding.shelf import (
 )
 from cagewrap.holding.tree import Stamp
 
-LINKS = (".config", ".config/mise", ".hg")
-"""Directories on the way to some FILES: they must not become symlinks."""
+LINKS = (".config", ".config/mise", ".github", ".hg", "mise")
+"""Directories on the way to some of the tables: they must not become symlinks."""
 _TRUSTED = 64
 """Versions of one file that are remembered as the owner's."""
 

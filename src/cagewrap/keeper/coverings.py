@@ -119,7 +119,7 @@ class Coverings:
 
     def _is_needed(self, path: str) -> bool:
         """Whether a directory must be there for the agent to have a private one."""
-        return "/" not in path and (path in PLACEHOLDERS or path in self._copies)
+        return path in PLACEHOLDERS or path in self._copies
 
     def _identity(self, path: str) -> Identity:
         found = tree.stat_below(self._root, path)
