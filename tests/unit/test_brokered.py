@@ -1,0 +1,100 @@
+"""Which APIs a message reaches through a broker, and with which secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cagewrap.auth import Plan, Source
+from cagewrap.keeper.brokered import plan_upstreams
+from cagewrap.loginstore import LoginStore
+from cagewrap.model import AgentLogin, LoginMode, LoginSettings
+from cagewrap.paths import Paths
+from cagewrap.upstream import ANTHROPIC_PATHS, ANTHROPIC_URL, Secret, Upstream
+
+CODEX = AgentLogin(
+    "codex",
+    base_url="https://api.openai.com",
+    paths=("POST /v1/responses",),
+    port=7718,
+    env=(("CODEX_API_KEY", "{placeholder}"),),
+    token_file="/keys/openai",
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LoginStore:
+    at = str(tmp_path)
+    return LoginStore(Paths(at, f"{at}/config.toml", at, at, at))
+
+
+def plan(store: LoginStore, settings: LoginSettings, source: Source) -> tuple[Upstream, ...]:
+    return plan_upstreams(settings, Plan(settings.mode, source, ""), store)
+
+
+def test_claude_with_each_source_of_a_login(store: LoginStore) -> None:
+    settings = LoginSettings(LoginMode.BROKER, token_command=("pass", "claude"))
+    wanted = {
+        Source.LOGIN: Secret(credentials=store.credentials_file),
+        Source.TOKEN_FILE: Secret(file=store.token_file),
+        Source.TOKEN_COMMAND: Secret(command=("pass", "claude")),
+    }
+    for source, secret in wanted.items():
+        [found] = plan(store, settings, source)
+        assert found.secret == secret
+        assert (found.base_url, found.paths) == (ANTHROPIC_URL, ANTHROPIC_PATHS)
+        assert found.kind == "anthropic"
+        env = dict(found.env)
+        assert env.pop("ANTHROPIC_BASE_URL") == "{url}"
+        if source is Source.LOGIN:
+            assert env == {"CLAUDE_SECURESTORAGE_CONFIG_DIR": "/run/cagewrap/login/broker"}
+        else:
+            assert env == {"ANTHROPIC_AUTH_TOKEN": "{placeholder}"}
+    assert plan(store, settings, Source.NOTHING) == ()
+
+
+def test_claudes_table_changes_single_things(store: LoginStore) -> None:
+    table = AgentLogin(
+        "claude",
+        base_url="https://gateway.example/anthropic",
+        header="api-token: {secret}",
+        env=(("ANTHROPIC_AUTH_TOKEN", "other"), ("X", "y")),
+        token_command=("gateway-token",),
+    )
+    settings = LoginSettings(LoginMode.BROKER, agents=(table,))
+    for source in (Source.LOGIN, Source.NOTHING):
+        [found] = plan(store, settings, source)
+        assert found.base_url == "https://gateway.example/anthropic"
+        assert found.paths == ANTHROPIC_PATHS
+        assert found.secret == Secret(command=("gateway-token",))
+        assert (found.kind, found.header) == ("plain", "api-token: {secret}")
+        assert dict(found.env) == {
+            "ANTHROPIC_BASE_URL": "{url}",
+            "ANTHROPIC_AUTH_TOKEN": "other",
+            "X": "y",
+        }
+
+
+@pytest.mark.parametrize("mode", [mode for mode in LoginMode if mode is not LoginMode.BROKER])
+def test_claude_has_no_broker_in_another_mode(store: LoginStore, mode: LoginMode) -> None:
+    settings = LoginSettings(mode, agents=(CODEX,))
+    found = plan(store, settings, Source.LOGIN)
+    assert [one.name for one in found] == ([] if mode is LoginMode.NONE else ["codex"])
+
+
+def test_another_agent_gets_its_own_secret_and_no_other(store: LoginStore) -> None:
+    settings = LoginSettings(LoginMode.AUTO, agents=(CODEX,))
+    [found] = plan(store, settings, Source.LOGIN)
+    assert found == Upstream(
+        "codex",
+        "https://api.openai.com",
+        Secret(file="/keys/openai"),
+        "plain",
+        "authorization: Bearer {secret}",
+        ("POST /v1/responses",),
+        7718,
+        (("CODEX_API_KEY", "{placeholder}"),),
+    )
+    bare = LoginSettings(LoginMode.BROKER, agents=(AgentLogin("codex", base_url="https://x"),))
+    assert [one.name for one in plan(store, bare, Source.LOGIN)] == ["claude"]
