@@ -227,6 +227,7 @@ def _note_changes(plan: Plan, record: Record) -> Record:
     except CagewrapError:
         return record
     if wanted.config_hash != record.config_hash and _is_unmade(plan.paths, record.name):
+        sessions.make_private(plan.paths.cage_login_dir(record.name))
         sessions.write_record(plan.paths, wanted)
         return wanted
     changed = replace(

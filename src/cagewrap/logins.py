@@ -164,7 +164,7 @@ def login_cage(launch: Launch, claude: str) -> Iterator[tuple[Launch, list[str],
     parent = os.path.dirname(launch.paths.login_dir)
     sessions.make_private(parent)
     directory = tempfile.mkdtemp(prefix="new-", dir=parent)
-    project = os.path.realpath(tempfile.mkdtemp(prefix="cagewrap-login-"))
+    project = os.path.realpath(tempfile.mkdtemp(prefix="cagewrap-login-", dir="/tmp"))
     try:
         yield (
             _plan(launch, claude, directory, project),
