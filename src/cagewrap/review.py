@@ -12,9 +12,10 @@ from cagewrap.sessions import Record
 
 def providers(paths: Paths, record: Record) -> tuple[Provider, ...]:
     """Who holds something back."""
+    from cagewrap.githeld import HeldGit
     from cagewrap.holding.provider import HeldFiles
 
-    return (HeldFiles(paths, record),)
+    return (HeldFiles(paths, record), HeldGit(paths, record))
 
 
 def pending(found: Sequence[Provider]) -> tuple[Held, ...]:

@@ -42,12 +42,14 @@ def carry_config(place: Place, context: Context) -> None:
     to_cage = {key: value for key, value in changes.to_cage.items() if key not in held}
     try:
         if allowed:
-            _write(place.host, host_text, allowed)
+            write_config(place.host, host_text, allowed)
             host |= {key: values for key, values in allowed.items() if values}
             host = {key: values for key, values in host.items() if allowed.get(key, values)}
             context.has_written = True
         if to_cage:
-            _write(place.cage, cage_text, {key: value or () for key, value in to_cage.items()})
+            write_config(
+                place.cage, cage_text, {key: value or () for key, value in to_cage.items()}
+            )
             context.has_written = True
     except BusyError:
         context.is_busy = True
@@ -71,7 +73,9 @@ def allowed_changes(
     }
 
 
-def _write(side: Side, text: str, changes: Mapping[str, Sequence[str]]) -> None:
+def write_config(side: Side, text: str, changes: Mapping[str, Sequence[str]]) -> None:
+    """Change keys of a configuration whose text is known. Raises BusyError when it is another one
+    by now, OSError."""
     with side.locked("config") as lock:
         now = (side.read("config", CONFIG_BYTES) or b"").decode("utf-8", "surrogateescape")
         if now != text:

@@ -7,7 +7,6 @@ import hashlib
 import os
 import re
 import stat
-from typing import Literal
 
 from cagewrap import beneath
 from cagewrap.gitsync import index as git_index
@@ -87,12 +86,16 @@ def carry_index(place: Place, context: Context) -> None:
     if base and [as_list(one) for one in stamps] == [base.get("host"), base.get("cage")]:
         return
     try:
-        host, host_digest = _digest_of(place.host, context, stamps[0], base, "host")
+        host, host_digest = _digest_of(
+            place.host, context, stamps[0], base.get("host"), base.get("host_digest")
+        )
     except (OSError, git_index.IndexRefusedError) as error:
         context.note(f"git's index of the host cannot be read, and is not carried: {error}")
         return
     try:
-        _, cage_digest = _digest_of(place.cage, context, stamps[1], base, "cage")
+        _, cage_digest = _digest_of(
+            place.cage, context, stamps[1], base.get("cage"), base.get("cage_digest")
+        )
     except (OSError, git_index.IndexRefusedError) as error:
         base["host_digest"] = host_digest
         _refused(base, stamps, error, context)
@@ -125,15 +128,10 @@ def carry_index(place: Place, context: Context) -> None:
 
 
 def _digest_of(
-    side: Side,
-    context: Context,
-    stamp: Stamp | None,
-    base: IndexBase,
-    which: Literal["host", "cage"],
+    side: Side, context: Context, stamp: Stamp | None, was: list[int] | None, known: str | None
 ) -> tuple[bytes, str]:
     """An index and its digest; of one that is as it was, the digest alone."""
-    known = base.get("host_digest" if which == "host" else "cage_digest")
-    if known is not None and as_list(stamp) == base.get(which):
+    if known is not None and as_list(stamp) == was:
         return b"", known
     content = _read_index(side)
     return content, git_index.digest(content, context.oid_bytes)

@@ -51,6 +51,22 @@ def read_refs(side: Side, oid_length: int) -> Refs:
     return found
 
 
+def read_refs_below(side: Side, path: str, oid_length: int) -> Refs:
+    """Those below `refs/…` alone, without reading all others."""
+    found = Refs()
+    prefix = f" {path}/".encode("utf-8", "surrogateescape")
+    packed = side.read("packed-refs", PACKED_BYTES) or b""
+    if prefix in packed:
+        lines = [line for line in packed.split(b"\n") if prefix in line]
+        found.values = parse_packed(b"\n".join(lines), oid_length)
+    try:
+        fd = beneath.open_dir(side.fd, path.split("/"))
+    except OSError:
+        return found
+    _read_loose(fd, path, found, oid_length)
+    return found
+
+
 def parse_packed(content: bytes, oid_length: int) -> dict[str, str]:
     """The refs in the text of a packed-refs file."""
     values: dict[str, str] = {}

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from cagewrap.errors import PodmanMissingError, SessionError
+from cagewrap.gitlayout import Layout, find_layout, git_store, pair_of
+from cagewrap.gitsync.heldback import write_count
 from cagewrap.gitsync.pair import Pair, ReplacedError, read_stamps
 from cagewrap.gitsync.sync import Outcome, carry, start_anew
 from cagewrap.holding.directory import locked
 from cagewrap.holding.places import Place
 from cagewrap.keeper.care import Care, Note
 from cagewrap.keeper.gitcovers import GitCovers
-from cagewrap.keeper.gitlayout import Layout, find_layout
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.request import Request
 from cagewrap.keeper.worker import Job
-from cagewrap.model import Identity
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record
 
@@ -104,18 +104,7 @@ class GitCare(Care):
         self._has_begun = True
 
     def _pair(self) -> Pair:
-        is_root = self._record.identity == Identity.ROOT.value
-        return Pair(
-            host=self._layout.git_dir,
-            copy=self._covers.copy_dir,
-            base_file=os.path.join(self._covers.directory, "base.json"),
-            project=self._record.project,
-            session=session_label(self._record),
-            work_tree=self._layout.place,
-            modules=tuple(path for path in self._layout.repositories if path),
-            borrows="" in self._layout.repositories,
-            inside_ids=(0, 0) if is_root else (os.getuid(), os.getgid()),
-        )
+        return pair_of(self._record, self._layout, self._covers.directory)
 
     # -- carrying ----------------------------------------------------------------------------------
 
@@ -178,11 +167,6 @@ class GitCare(Care):
         self._notes.clear()
 
 
-def git_store(paths: Paths, name: str) -> str:
-    """Where a session keeps its git directory, and what was carried."""
-    return os.path.join(paths.cage_dir(name), "git")
-
-
 def index_pack(path: str, is_sha256: bool) -> bool:  # noqa: FBT001
     """Let the host's git check and index a pack of an agent's, as it does with a fetched one."""
     from cagewrap import proc
@@ -202,11 +186,6 @@ def index_pack(path: str, is_sha256: bool) -> bool:  # noqa: FBT001
         return False  # no git on this machine, so nobody here needs them
 
 
-def session_label(record: Record) -> str:
-    """What refs are named after that keep an agent's side of a conflict."""
-    return record.name.removeprefix("cagewrap-")
-
-
 def _work(pair: Pair, *, may_refill: bool) -> bytes:
     """One run, in a process of its own."""
     try:
@@ -215,6 +194,7 @@ def _work(pair: Pair, *, may_refill: bool) -> bytes:
         except ReplacedError:
             start_anew(pair)
             outcome = carry(pair, index_pack)
+        write_count(pair)
     except OSError as error:
         outcome = Outcome(notes=[f"git's state cannot be carried: {error}"])
     return json.dumps(asdict(outcome)).encode()

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from cagewrap import beneath
 from cagewrap.errors import SessionError
+from cagewrap.gitlayout import Layout, copy_dir
 from cagewrap.gitsync.objects import BORROWED
 from cagewrap.gitsync.side import Side
 from cagewrap.keeper import covers
 from cagewrap.keeper.covers import Cover, Identity, identity
-from cagewrap.keeper.gitlayout import Layout
 from cagewrap.keeper.gitmodules import Submodules
 from cagewrap.sessions import Record, make_private
 
@@ -29,7 +29,7 @@ class GitCovers:
         self._record = record
         self._init_pid = init_pid
         self.directory = directory
-        self.copy_dir = os.path.join(directory, "copy")
+        self.copy_dir = copy_dir(directory)
         self._covered: dict[str, tuple[Identity, int]] = {}
         self._submodules = Submodules(record.project, directory)
         self._index = ""

@@ -1,4 +1,4 @@
-"""Which git directory a project has, and what of it is covered in a cage."""
+"""Which git directory a project has, what of it is covered in a cage, and by what."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 from cagewrap.gitdirs import find_git_dirs
 from cagewrap.gitsync.fill import STORES
+from cagewrap.gitsync.pair import Pair
+from cagewrap.model import Identity
+from cagewrap.paths import Paths
 from cagewrap.project import is_git_dir
+from cagewrap.sessions import Record
 
 _MODULES_DEPTH = 8
 _MODULES_LIMIT = 300
@@ -26,6 +30,32 @@ class Layout:
     file: str = ""
     repositories: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
+
+
+def git_store(paths: Paths, name: str) -> str:
+    """Where a session keeps its git directory, and what was carried."""
+    return os.path.join(paths.cage_dir(name), "git")
+
+
+def copy_dir(store: str) -> str:
+    """The private copy in a session's store."""
+    return os.path.join(store, "copy")
+
+
+def pair_of(record: Record, layout: Layout, store: str) -> Pair:
+    """A session's copy and the host's git directory."""
+    is_root = record.identity == Identity.ROOT.value
+    return Pair(
+        host=layout.git_dir,
+        copy=copy_dir(store),
+        base_file=os.path.join(store, "base.json"),
+        project=record.project,
+        session=record.name.removeprefix("cagewrap-"),
+        work_tree=layout.place,
+        modules=tuple(path for path in layout.repositories if path),
+        borrows="" in layout.repositories,
+        inside_ids=(0, 0) if is_root else (os.getuid(), os.getgid()),
+    )
 
 
 def find_layout(project: str) -> Layout:
