@@ -1,4 +1,4 @@
-"""Which of Claude's conversations of one project go from the host into a cage, and out of it."""
+"""Which of an agent's conversations of one project go from the host into a cage, and out of it."""
 
 from __future__ import annotations
 
@@ -58,11 +58,12 @@ class Exchange:
 
     def _slugs(self, home: int, cwds: Sequence[str]) -> list[str]:
         """The directories to look at: on either side those of `cwds`, in the cage those below."""
-        inside = _cage_slugs(home)
-        below = tuple(transcripts.slug(cwd) + "-" for cwd in cwds)
+        form = self.twins.form
+        inside = _cage_slugs(home, form.parts)
+        below = tuple(form.slug(cwd) + "-" for cwd in cwds)
         chosen = {name for name in inside if name.startswith(below)}
         for name in (*inside, *os.listdir(self.projects_dir)):
-            if any(transcripts.is_slug(name, cwd) for cwd in cwds):
+            if any(form.is_slug(name, cwd) for cwd in cwds):
                 chosen.add(name)
         return sorted(chosen)
 
@@ -79,7 +80,7 @@ class Exchange:
         host = open_side(stack, roots[0], (slug,), make=False)
         if host is not None and self._is_foreign(host, slug):
             return True
-        parts = (".claude", "projects", slug)
+        parts = (*self.twins.form.parts, slug)
         cage = open_side(stack, roots[1], parts, make=host is not None)
         if cage is None:
             return True
@@ -103,13 +104,13 @@ class Exchange:
             return True
         judged = self._judged.setdefault(slug, set())
         for name in host.files.keys() - judged:
-            one = transcripts.conversation_id(name)
+            one = self.twins.form.stem(name)
             verdict = self._verdict(host, one) if one else True
             if verdict is False:
                 self.foreign[slug] = one
                 self.twins.notes.append(
-                    f"Claude keeps conversations of another directory under the same name as this "
-                    f"project's ({slug}, {one}): none of them is shared with the cage"
+                    f"{self.twins.form.agent} keeps conversations of another directory under the "
+                    f"same name as this project's ({slug}, {one}): none of them is shared with the cage"
                 )
                 return True
             if verdict:
@@ -160,7 +161,7 @@ class Exchange:
             else:
                 # The owner removed it on the host: it comes back only when it goes on in the cage.
                 is_news = known is None or (there is not None and there.size > known[3])
-            if is_news and transcripts.conversation_id(name):
+            if is_news and self.twins.form.stem(name):
                 found[name[:-6]] = max(file.mtime_ns for file in (here, there) if file)
         return sorted(found, key=lambda one: (one == wanted, found[one]), reverse=True)
 
@@ -179,7 +180,7 @@ class Exchange:
         if name not in cage.files and key not in self.twins.positions:
             self.brought.add(one)
         self.twins.carry_lines(host, cage, key, name, until)
-        for part in ("subagents", "tool-results"):
+        for part in self.twins.form.beside:
             self._carry_beside(stack, host, cage, (one, part), key, until)
 
     def _carry_beside(
@@ -208,9 +209,9 @@ class Exchange:
                 self.twins.carry_small(ours, theirs, path, name, kind)
 
 
-def _cage_slugs(home: int) -> list[str]:
+def _cage_slugs(home: int, parts: tuple[str, ...]) -> list[str]:
     try:
-        fd = beneath.open_dir(home, (".claude", "projects"))
+        fd = beneath.open_dir(home, parts)
     except OSError:
         return []
     try:

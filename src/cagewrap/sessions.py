@@ -371,9 +371,9 @@ def _state_file(paths: Paths, name: str) -> str:
     return os.path.join(paths.cage_dir(name), "state.json")
 
 
-def conversations_file(paths: Paths, name: str) -> str:
-    """What a keeper writes down about Claude's conversations in its cage."""
-    return os.path.join(paths.cage_dir(name), "conversations.json")
+def conversations_file(paths: Paths, name: str, agent: str = "Claude") -> str:
+    """What a keeper writes down about an agent's conversations in its cage."""
+    return os.path.join(paths.cage_dir(name), f"conversations-{agent.lower()}.json")
 
 
 def _brought(paths: Paths, name: str) -> list[str]:

@@ -1,7 +1,8 @@
-"""Claude's transcripts: where they lie, what is in a line, and which lines may leave a cage.
+"""Agents' transcripts: where they lie, what is in a line, and which lines may leave a cage.
 
-A conversation is a file `projects/SLUG/UUID.jsonl` that only grows, one JSON object a line, and a
-directory `UUID/` beside it for what its sub-agents said and what its tools printed.
+A conversation is a file that only grows, one JSON object a line: Claude's is
+`projects/SLUG/UUID.jsonl`, with a directory `UUID/` beside it for what its sub-agents said and what
+its tools printed; pi's is `sessions/SLUG/TIME_UUID.jsonl`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 MAX_SLUG = 200
@@ -16,21 +18,62 @@ LINE_BYTES = 32 << 20
 """A longer line is not carried, nor what follows it."""
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_PI_NAME = re.compile(rf"[0-9TZ.-]{{10,40}}_{_ID.pattern}")
 _AGENT = re.compile(r"agent-[A-Za-z0-9_-]{1,80}")
 _RESULT = re.compile(r"[A-Za-z0-9_-]{1,120}")
 _CWD = re.compile(rb'"cwd" ?: ?("(?:[^"\\]|\\.)*")')
 _OTHER_CHARACTERS = re.compile(r"[^a-zA-Z0-9]")
 
-SPOKEN = frozenset(
+_CLAUDES = frozenset(
     (
         "ai-title", "assistant", "attachment", "content-replacement", "custom-title", "last-prompt",
         "pr-link", "progress", "summary", "system", "tag", "user",
     )
 )  # fmt: skip
-"""What of a conversation leaves a cage: what was said and done. The other kinds are orders to the
-claude that resumes it (`worktree-state` moves it to another directory, `file-history-snapshot`
-says which files a rewind overwrites or removes, `permission-mode`, `agent-setting`, `dev-mods`,
-`queue-operation`), or unknown to us."""
+_PIS = frozenset(
+    (
+        "branch_summary", "compaction", "label", "message", "model_change", "session",
+        "session_info", "thinking_level_change",
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One agent's way of keeping conversations.
+
+    parts: its directory below HOME. slug: how the name of a directory for that working directory
+    begins; is_slug: whether a name is one of its. stem: the file name's part before `.jsonl`, ""
+    if it is no conversation. said: what of an entry leaves a cage; empty for nothing.
+    """
+
+    agent: str
+    parts: tuple[str, ...]
+    slug: Callable[[str], str]
+    is_slug: Callable[[str, str], bool]
+    stem: Callable[[str], str]
+    said: Callable[[dict[str, Any]], dict[str, Any]]
+    beside: tuple[str, ...] = ()
+
+
+def said_to_claude(entry: dict[str, Any]) -> dict[str, Any]:
+    """What was said and done. The other kinds are orders to the claude that resumes it
+    (`worktree-state` moves it to another directory, `file-history-snapshot` says which files a
+    rewind overwrites or removes, `permission-mode`, `agent-setting`, `dev-mods`,
+    `queue-operation`), or unknown to us."""
+    kind = entry.get("type")
+    return entry if isinstance(kind, str) and kind in _CLAUDES else {}
+
+
+def said_to_pi(entry: dict[str, Any]) -> dict[str, Any]:
+    """What was said and done. An extension's own entries are emptied; they stay as links of the
+    chain that the entries are."""
+    kind = entry.get("type")
+    if kind in ("custom", "custom_message"):
+        kept = {name: entry.get(name) for name in ("type", "id", "parentId", "timestamp")}
+        return kept | {"type": "custom", "customType": "cagewrap", "data": {}}
+    entry.pop("parentSession", None)  # a path that pi would read
+    return entry if isinstance(kind, str) and kind in _PIS else {}
 
 
 def slug(path: str) -> str:
@@ -54,10 +97,26 @@ def _whole_slug(path: str) -> str:
     return _OTHER_CHARACTERS.sub("-", text)
 
 
+def pi_slug(path: str) -> str:
+    """The directory name that pi gives a working directory, without its end."""
+    return "--" + re.sub(r"[/\\:]", "-", path[1:])
+
+
+def is_pi_slug(name: str, of_path: str) -> bool:
+    """Whether it is the directory of that working directory."""
+    return name == pi_slug(of_path) + "--"
+
+
 def conversation_id(name: str) -> str:
-    """The id of the conversation whose transcript has that file name, "" if it is none."""
+    """The id of Claude's conversation whose transcript has that file name, "" if it is none."""
     found = name.removesuffix(".jsonl")
     return found if found != name and _ID.fullmatch(found) else ""
+
+
+def pi_stem(name: str) -> str:
+    """A file name of a transcript of pi's without its end, "" if it is none."""
+    found = name.removesuffix(".jsonl")
+    return found if found != name and _PI_NAME.fullmatch(found) else ""
 
 
 def kind_beside(directory: str, name: str) -> str:
@@ -81,22 +140,22 @@ def recorded_cwd(head: bytes) -> str:
     return cwd if isinstance(cwd, str) else ""
 
 
-def spoken_lines(lines: Iterable[bytes], is_ours: Callable[[str], bool]) -> list[bytes]:
+def spoken_lines(
+    form: Format, lines: Iterable[bytes], is_ours: Callable[[str], bool]
+) -> list[bytes]:
     """What of a cage's lines may be appended to the host's, written anew.
 
     is_ours: whether a working directory is one of this project's.
     """
-    cleaned = (spoken_line(line, is_ours) for line in lines)
+    cleaned = (spoken_line(form, line, is_ours) for line in lines)
     return [line for line in cleaned if line]
 
 
-def spoken_line(line: bytes, is_ours: Callable[[str], bool]) -> bytes:
+def spoken_line(form: Format, line: bytes, is_ours: Callable[[str], bool]) -> bytes:
     """A line written anew, with its newline; b"" for one that stays in the cage."""
-    entry = parse_object(line)
-    kind, cwd = entry.get("type"), entry.get("cwd", "")
-    if not (isinstance(kind, str) and isinstance(cwd, str) and kind in SPOKEN):
-        return b""
-    if cwd and not is_ours(cwd):
+    entry = form.said(parse_object(line))
+    cwd = entry.get("cwd", "")
+    if not entry or not isinstance(cwd, str) or (cwd and not is_ours(cwd)):
         return b""
     return render(entry)
 
@@ -137,3 +196,15 @@ def agent_note(data: bytes) -> bytes:
 
 def _refuse(name: str) -> None:
     raise ValueError(name)
+
+
+CLAUDE = Format(
+    "Claude",
+    (".claude", "projects"),
+    slug,
+    is_slug,
+    conversation_id,
+    said_to_claude,
+    ("subagents", "tool-results"),
+)
+PI = Format("pi", (".pi", "agent", "sessions"), pi_slug, is_pi_slug, pi_stem, said_to_pi)

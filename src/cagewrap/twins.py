@@ -1,7 +1,7 @@
 """A file of the host's and its twin in the cage, of which either may grow.
 
 The host's is copied whole into the cage. Out of the cage comes only what was appended, and of that
-only what was said (`transcripts.SPOKEN`): the cage never holds the host's file itself, so it can
+only what was said (`Format.said`): the cage never holds the host's file itself, so it can
 neither rewrite nor shorten it.
 """
 
@@ -55,6 +55,7 @@ class Twins:
     is_ours: whether a working directory lies in the project. notes: what could not be carried.
     """
 
+    form: transcripts.Format
     is_ours: Callable[[str], bool]
     positions: dict[str, Position]
     notes: list[str] = field(default_factory=list)
@@ -104,7 +105,7 @@ class Twins:
             to_cage, host_end = _tail(host.fd, name, known[1])
             said, cage_end = _tail(cage.fd, name, known[3])
             is_done = (host_end, cage_end) == (known[1], known[3])
-            lines = transcripts.spoken_lines(said, self.is_ours)
+            lines = transcripts.spoken_lines(self.form, said, self.is_ours)
             host_now = _add(host.fd, name, host_end, lines)
             cage_now = _add(cage.fd, name, cage_end, to_cage)
             if host_now is None or cage_now is None:  # someone writes at this moment
@@ -127,7 +128,7 @@ class Twins:
         news = theirs[known[3] :] if known is not None and is_known else theirs
         here = {transcripts.plain_line(line) for line in _lines(ours)}
         there = {transcripts.plain_line(line) for line in _lines(theirs)}
-        said = transcripts.spoken_lines(_lines(news), self.is_ours)
+        said = transcripts.spoken_lines(self.form, _lines(news), self.is_ours)
         lacking = [line for line in _lines(ours) if transcripts.plain_line(line) not in there]
         host_now = _add(host.fd, name, len(ours), [line for line in said if line not in here])
         cage_now = _add(cage.fd, name, len(theirs), lacking)
@@ -140,7 +141,8 @@ class Twins:
             return
         self._stuck.add(key)
         self.notes.append(
-            f"Claude's conversation {key} is not shared any more: {error.strerror or error}"
+            f"{self.form.agent}'s conversation {key} is not shared any more: "
+            f"{error.strerror or error}"
         )
 
 

@@ -251,6 +251,53 @@ def test_what_an_agent_plants_does_not_reach_the_host(
     assert init["cwd"] == str(elsewhere)
 
 
+def test_what_a_sub_agent_said_comes_along(caged: Caged, host: Path) -> None:
+    call = {"description": "d", "prompt": "sub, hello", "subagent_type": "general-purpose"}
+    begun = say(caged, f"@@tool Agent {json.dumps(call)}")
+    (slug,) = (host / "projects").iterdir()
+    beside = slug / begun / "subagents"
+    kinds = sorted(path.name.partition(".")[2] for path in beside.iterdir())
+    assert kinds == ["jsonl", "meta.json"]
+    assert "sub, hello" in next(beside.glob("*.jsonl")).read_text()
+
+
+@pytest.mark.parametrize("flags", [("--rm",), ("--user", "owner")], ids=["rm", "owner"])
+def test_with_other_kinds_of_cages(
+    caged: Caged, direct: Direct, api: MockApi, flags: tuple[str, ...]
+) -> None:
+    prefix = (*caged.prefix[:-1], *flags, "--")
+    other = Caged(prefix, caged.shim, caged.project, caged.env)
+    first = say(other, "remember the wren")
+    assert say(direct, "remember the tern", "--resume", first) == first
+    assert "the wren" in remembered(api)
+    assert say(other, "go on", "--resume", first) == first
+    assert "the tern" in remembered(api)
+    caged.run("true")  # the fixture removes one that is there
+
+
+def test_where_claudes_directory_is_another(
+    caged: Caged, direct: Direct, api: MockApi, host: Path, tmp_path: Path, project: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for place in (caged, direct):
+        place.env["CLAUDE_CONFIG_DIR"] = str(elsewhere)
+    first = say(direct, "remember the wren")
+    assert say(caged, "remember the tern", "--resume", first) == first
+    assert "the wren" in remembered(api)
+    assert say(direct, "go on", "--resume", first) == first
+    assert "the tern" in remembered(api)
+    assert not (host / "projects").exists()
+
+    inside = project / "state"
+    inside.mkdir()
+    caged.env["CLAUDE_CONFIG_DIR"] = str(inside)
+    done = caged.claude("-p", "--", "hello")
+    assert done.returncode == 0
+    assert b"lies in what the cage sees" in done.stderr
+    assert list(inside.iterdir()) == []
+
+
 def test_a_user_of_another_agent_gets_nothing(caged: Caged, host: Path) -> None:
     shutil.rmtree(host)
     assert caged.run("true").returncode == 0

@@ -12,7 +12,7 @@ import pytest
 
 from cagewrap import transcripts
 from cagewrap.exchange import Exchange
-from cagewrap.transcripts import is_slug, recorded_cwd, slug, spoken_line
+from cagewrap.transcripts import CLAUDE, PI, is_slug, recorded_cwd, slug, spoken_line
 from cagewrap.twins import Twins
 
 PROJECT = "/home/me/the project"
@@ -42,7 +42,7 @@ class Place:
 
     def keeper(self, positions: dict | None = None, brought: set | None = None) -> Exchange:
         ours = lambda cwd: cwd == PROJECT or cwd.startswith(PROJECT + "/")  # noqa: E731
-        twins = Twins(ours, positions if positions is not None else {})
+        twins = Twins(transcripts.CLAUDE, ours, positions if positions is not None else {})
         brought = brought if brought is not None else set()
         return Exchange(str(self.host), str(self.home), ours, twins, brought)
 
@@ -140,19 +140,19 @@ def test_the_working_directory_is_the_first_that_is_recorded() -> None:
 )
 def test_what_orders_something_stays_in_the_cage(entry: dict) -> None:
     ours = lambda cwd: cwd == PROJECT  # noqa: E731
-    assert spoken_line(json.dumps(entry).encode(), ours) == b""
+    assert spoken_line(CLAUDE, json.dumps(entry).encode(), ours) == b""
 
 
 def test_a_line_is_written_anew() -> None:
     """So that no other reader can understand it otherwise than we did."""
     ours = lambda cwd: cwd == PROJECT  # noqa: E731
     twice = b'{"type":"worktree-state","type":"user","x":"\\ud800 \\u00e4"}'
-    assert spoken_line(twice, ours) == b'{"type":"user","x":"\\ud800 \\u00e4"}\n'
-    assert spoken_line('{"type" : "user","x":"ä"}'.encode(), ours) == (
+    assert spoken_line(CLAUDE, twice, ours) == b'{"type":"user","x":"\\ud800 \\u00e4"}\n'
+    assert spoken_line(CLAUDE, '{"type" : "user","x":"ä"}'.encode(), ours) == (
         '{"type":"user","x":"ä"}\n'.encode()
     )
     for broken in (b"", b"null", b"[1]", b"{", b'{"type":"user","x":NaN}', b"[" * 100000):
-        assert spoken_line(broken, ours) == b""
+        assert spoken_line(CLAUDE, broken, ours) == b""
 
 
 # --- what is carried ------------------------------------------------------------------------------
@@ -460,3 +460,30 @@ def test_an_agent_makes_so_many_on_the_host_and_no_more(
         place.in_cage(said("x"))
     place.carry()
     assert len(os.listdir(place.host / SLUG)) == 5
+
+
+# --- pi -------------------------------------------------------------------------------------------
+
+
+def test_pis_conversations_are_carried_as_claudes_are(place: Place) -> None:
+    place.exchange.twins = Twins(PI, place.exchange.is_ours, {})
+    name, slug = f"2026-11-29T19-00-00-000Z_{uuid.uuid4()}.jsonl", "--home-me-the project--"
+    head = {"type": "session", "version": 3, "id": "x", "cwd": PROJECT, "parentSession": "/etc/x"}
+    own = {"type": "custom", "id": "b", "parentId": "a", "customType": "x", "data": {"run": "x"}}
+    entries = [head, {"type": "message", "id": "a", "parentId": None}, own, {"type": "obey"}]
+    theirs = place.home / ".pi/agent/sessions" / slug / name
+    write(theirs, *(json.dumps(entry).encode() + b"\n" for entry in entries))
+    place.carry()
+    ours = [json.loads(line) for line in (place.host / slug / name).read_bytes().splitlines()]
+    assert "parentSession" not in ours[0]
+    assert ours[1] == entries[1]
+    assert ours[2]["id"] == "b"
+    assert ours[2]["parentId"] == "a"
+    assert "run" not in str(ours[2])
+    assert len(ours) == 3
+    write(place.host / slug / name, b"")  # the owner emptied it: nothing comes back
+    place.carry()
+    mine = place.host / slug / name.replace("2026", "2025")
+    write(mine, json.dumps(head).encode() + b"\n")
+    place.carry()
+    assert (theirs.parent / mine.name).read_bytes() == mine.read_bytes()

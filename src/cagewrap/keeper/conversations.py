@@ -1,4 +1,4 @@
-"""Claude's conversations of the project, the same on the host and in the cage."""
+"""An agent's conversations of the project, the same on the host and in the cage."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cagewrap.keeper.care import Care, Note
 from cagewrap.keeper.request import Request
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record
+from cagewrap.transcripts import CLAUDE, Format
 from cagewrap.twins import Twins, read_positions
 
 BEFORE_S = 0.5
@@ -25,11 +26,14 @@ MAX_CWDS = 50
 class Conversations(Care):
     """Carries them before a message, while it runs, and before anyone hears that it ended."""
 
-    def __init__(self, record: Record, paths: Paths, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, record: Record, paths: Paths, log: Callable[[str], None], form: Format = CLAUDE
+    ) -> None:
         """Reads how far an earlier keeper came."""
+        self._form = form
         self._record = record
         self._home = paths.home_dir(record.name)
-        self._file = sessions.conversations_file(paths, record.name)
+        self._file = sessions.conversations_file(paths, record.name, form.agent)
         self._log = log
         kept = _read(self._file)
         positions = kept.get("positions")
@@ -51,7 +55,7 @@ class Conversations(Care):
         """Bring in what the host has."""
         exchange = self._exchange(request, note)
         if exchange is not None:
-            wanted = sessions.resumed_conversation([os.fsdecode(word) for word in request.argv])
+            wanted = self._wanted([os.fsdecode(word) for word in request.argv])
             for cwd in (request.cwd, request.env.get(b"PWD", b"")):
                 if self._is_ours(os.fsdecode(cwd)) and len(self._cwds) < MAX_CWDS:
                     self._cwds[os.fsdecode(cwd)] = None
@@ -91,8 +95,9 @@ class Conversations(Care):
 
     def _exchange(self, request: Request, note: Note) -> Exchange | None:
         """With the host's directory that this message's claude would use there; None without."""
-        config_dir = host_config_dir(request, self._record)
-        projects_dir = os.path.join(config_dir, "projects")
+        find = host_config_dir if self._form is CLAUDE else host_pi_dir
+        config_dir = find(request, self._record)
+        projects_dir = os.path.join(config_dir, self._form.parts[-1])
         found = self._exchanges.get(projects_dir)
         if found is not None:
             return found
@@ -107,10 +112,17 @@ class Conversations(Care):
             self._log(f"conversations: {error}")
             return None
         positions = self._positions.setdefault(projects_dir, {})
-        twins = Twins(self._is_ours, positions)
+        twins = Twins(self._form, self._is_ours, positions)
         exchange = Exchange(projects_dir, self._home, self._is_ours, twins, self._brought)
         self._exchanges[projects_dir] = exchange
         return exchange
+
+    def _wanted(self, argv: list[str]) -> str:
+        """The conversation that a command goes on with, "" for none or an unknown one."""
+        if self._form is CLAUDE:
+            return sessions.resumed_conversation(argv)
+        names = (self._form.stem(os.path.basename(word)) for word in argv)
+        return next(filter(None, names), "")
 
     def _is_ours(self, cwd: str) -> bool:
         plain = cwd.startswith("/") and "/../" not in cwd + "/"
@@ -146,6 +158,12 @@ def host_config_dir(request: Request, record: Record) -> str:
     """The directory that Claude, started by this caller on the host, keeps everything in."""
     named = os.fsdecode(request.env.get(b"CLAUDE_CONFIG_DIR", b""))
     return named if named.startswith("/") else os.path.join(record.home, ".claude")
+
+
+def host_pi_dir(request: Request, record: Record) -> str:
+    """The same of pi."""
+    named = os.fsdecode(request.env.get(b"PI_CODING_AGENT_DIR", b""))
+    return named if named.startswith("/") else os.path.join(record.home, ".pi/agent")
 
 
 def is_shown(path: str, record: Record) -> bool:

@@ -25,6 +25,7 @@ from cagewrap.model import Identity, LoginMode
 from cagewrap.paths import Paths
 from cagewrap.runtimes.oci import runtime
 from cagewrap.sessions import Record
+from cagewrap.transcripts import PI
 
 
 class Running:
@@ -80,6 +81,7 @@ class Running:
             return ()
         return (
             Conversations(record, paths, log),
+            Conversations(record, paths, log, PI),
             ClaudeHome(record, paths, log, is_brokered),
         )
 

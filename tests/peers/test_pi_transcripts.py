@@ -1,0 +1,58 @@
+"""A conversation of pi's begun on the host goes on in the cage, and the other way round."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from mock_api import MockApi
+from places import PEERS, Caged, Direct, Place
+from test_pi import ask, started
+
+
+@pytest.fixture
+def programs() -> tuple[Path, ...]:
+    return (PEERS,)
+
+
+@pytest.fixture(autouse=True)
+def host(env: dict[str, str]) -> Path:
+    env["PI_OFFLINE"] = "1"
+    path = Path(env["HOME"]) / ".pi/agent"
+    path.mkdir(parents=True)
+    return path
+
+
+def say(place: Place, api: MockApi, log: Path, text: str, *args: str) -> str:
+    """One message in a process of its own; the file of its conversation."""
+    with started(place, api, log, *args) as pi:
+        ask(pi, text)
+        pi.send({"type": "get_state"})
+        file = str(pi.expect(type="response", command="get_state")["data"]["sessionFile"])
+        assert pi.end() == 0
+    return file
+
+
+@pytest.mark.parametrize("how", ["session", "continue"])
+def test_host_and_cage(direct: Direct, caged: Caged, api: MockApi, log: Path, how: str) -> None:
+    def go_on(place: Place, text: str) -> None:
+        again = ["--session", first] if how == "session" else ["--continue"]
+        assert say(place, api, log, text, *again) == first
+
+    first = say(direct, api, log, "remember the wren")
+    go_on(caged, "remember the tern")
+    assert "the wren" in str(api.turns[-1].messages)
+    go_on(direct, "remember the crane")
+    assert "the tern" in str(api.turns[-1].messages)
+    go_on(caged, "@@history")
+    assert "the crane" in str(api.turns[-1].messages)
+
+
+def test_begun_in_the_cage(direct: Direct, caged: Caged, api: MockApi, log: Path) -> None:
+    first = say(caged, api, log, "remember the wren")
+    assert os.path.isfile(first)
+    caged.cagewrap("rm")
+    assert say(direct, api, log, "go on", "--session", first) == first
+    assert "the wren" in str(api.turns[-1].messages)
+    caged.run("true")  # the fixture removes one that is there
