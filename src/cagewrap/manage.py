@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cagewrap import control, foreign, proc, review, sessions
+from cagewrap import control, foreign, gitcarry, proc, review, sessions
 from cagewrap.childenv import search_path
 from cagewrap.egress.counts import Count, read_counts
 from cagewrap.errors import CagewrapError, InternalError, KeeperError, SessionError
@@ -202,6 +202,7 @@ class Sessions:
             self._refuse_at_work(record)
         with self._at_rest(record):
             self._remove_container(record.name)
+            gitcarry.carry_last(self.paths, record)
             if record.layer_image:
                 self._podman(podman.remove_image_args(record.layer_image))
             self._remove_directory(record.name)

@@ -249,6 +249,24 @@ def test_nothing_runs_in_a_submodule(cage: Cage, owner: Owner, name: str, is_the
     assert not owner.marker.exists(), owner.marker.read_text()
 
 
+def test_a_submodule_with_a_git_directory_of_its_own(cage: Cage, owner: Owner) -> None:
+    sub = owner.project / "sub"
+    owner.git("init", "-q", str(sub))
+    owner.git("commit", "-q", "--allow-empty", "-m", "x", cwd=sub)
+    owner.git("add", "sub")
+    owner.git("commit", "-q", "-m", "sub")
+    script = f"""
+        git -C sub log --format=%s | grep -qx x || exit 1
+        cd sub; git config core.fsmonitor {owner.trap}; echo {owner.trap} > .git/hooks/post-commit
+        mv .git x; rm -rf .git; cd ..; mv sub x; sleep {LOOK_S}"""
+    with owner.at_work():
+        done = cage.run("sh", "-c", script)
+    assert done.code == 0, done.err
+    owner.afterwards()
+    assert not owner.marker.exists(), owner.marker.read_text()
+    assert owner.git("log", "--format=%s", cwd=sub) == "x\n"
+
+
 def test_a_work_trees_file_cannot_be_changed(cage: Cage, owner: Owner) -> None:
     tree = owner.project.parent / "tree"
     owner.git("worktree", "add", "-q", str(tree))

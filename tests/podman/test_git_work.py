@@ -285,7 +285,7 @@ def test_a_repository_the_owner_makes_while_an_agent_works(cage: Cage) -> None:
     assert repository.subjects() == ["second", "first"]
 
 
-@pytest.mark.parametrize("end", ["stop", "kill", "rm", "recreate"])
+@pytest.mark.parametrize("end", ["stop", "kill", "kill, then rm", "rm", "recreate"])
 def test_nothing_is_lost_when_a_cage_ends(repository: Repository, end: str) -> None:
     """What a background process committed after its message ended, too."""
     # podman 4.3's commit wants a runroot in a storage.conf that is not below ~/.config.
@@ -293,9 +293,12 @@ def test_nothing_is_lost_when_a_cage_ends(repository: Repository, end: str) -> N
     repository.inside("(sleep 0.3; git commit -q --allow-empty -m late) >/dev/null 2>&1 &")
     assert wait_until(lambda: "late" in copy_log(repository), 5)
     cage = repository.cage
-    if end == "kill":
+    if end.startswith("kill"):
         kill_keepers(cage.names()[0])
+    if end == "kill":
         repository.inside("true")
+    elif end == "kill, then rm":
+        assert cage.cagewrap("rm", "--force").code == 0
     else:
         done = cage.cagewrap(end, *(["--force"] if end == "rm" else []))
         assert done.code == 0, done.err

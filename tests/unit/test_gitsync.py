@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from cagewrap.gitcarry import index_pack
 from cagewrap.gitsync.pair import Pair
 from cagewrap.gitsync.sync import Outcome, carry
-from cagewrap.keeper.gitcare import index_pack
 
 OIDS = 40
 

@@ -9,11 +9,11 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict
 
-from cagewrap.errors import PodmanMissingError, SessionError
+from cagewrap.errors import SessionError
+from cagewrap.gitcarry import carry_once
 from cagewrap.gitlayout import Layout, find_layout, git_store, pair_of
-from cagewrap.gitsync.heldback import write_count
-from cagewrap.gitsync.pair import Pair, ReplacedError, read_stamps
-from cagewrap.gitsync.sync import Outcome, carry, start_anew
+from cagewrap.gitsync.pair import Pair, read_stamps
+from cagewrap.gitsync.sync import Outcome
 from cagewrap.holding.directory import locked
 from cagewrap.holding.places import Place
 from cagewrap.keeper.care import Care, Note
@@ -27,7 +27,6 @@ from cagewrap.sessions import Record
 AFTER_S = 10.0
 """How long the end of a message is held up until the host has what the agent did."""
 CLOSE_S = 60.0
-PACK_S = 3600.0
 AGAIN_S = (0.05, 30.0)
 """When a run could not carry all, or not see whether it did, another is made after this; then
 after twice the time, and so on up to the second."""
@@ -48,6 +47,8 @@ class GitCare(Care):
         self._outcome = Outcome()
         self._job: Job | None = None
         self._waiting: list[Callable[[], None]] = []
+        self._late: list[Callable[[], None]] = []
+        self._notes_file = os.path.join(self._covers.directory, "notes.json")
         self._notes: list[str] = []
         self._again_s = AGAIN_S[0]
         self._is_closed = False
@@ -62,9 +63,11 @@ class GitCare(Care):
 
         if self._is_current():
             tell()
-        else:
+        elif self._job is None:
             self._waiting.append(tell)
             self._begin()
+        else:  # it may have looked at the host too early
+            self._late.append(tell)
 
     def poll(self) -> None:
         """Carry what has changed, while it happens."""
@@ -85,6 +88,12 @@ class GitCare(Care):
         """Carry a last time."""
         self._finish(CLOSE_S)
         self._is_closed = True
+        if self._notes:
+            with (
+                contextlib.suppress(OSError),
+                open(self._notes_file, "w", encoding="utf-8") as file,
+            ):
+                json.dump(self._notes, file)
         self._covers.close()
 
     # -- covering ----------------------------------------------------------------------------------
@@ -101,7 +110,22 @@ class GitCare(Care):
         self._covers.renew(layout, project)
         self._layout = layout
         self._outcome = Outcome()
+        if not self._has_begun:
+            self._read_notes()
         self._has_begun = True
+
+    def _write_notes(self) -> None:
+        """What nobody was told is told by the next keeper."""
+        if self._notes:
+            with open(self._notes_file, "w", encoding="utf-8") as file:
+                json.dump(self._notes, file)
+
+    def _read_notes(self) -> None:
+        """What the last keeper could tell nobody."""
+        with contextlib.suppress(OSError, ValueError):
+            with open(self._notes_file, encoding="utf-8") as file:
+                self._notes += [str(text) for text in json.load(file)]
+            os.unlink(self._notes_file)
 
     def _pair(self) -> Pair:
         return pair_of(self._record, self._layout, self._covers.directory)
@@ -134,7 +158,9 @@ class GitCare(Care):
             if text not in self._notes:
                 self._log(f"git: {text}")
                 self._notes.append(text)
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self._late = self._waiting, self._late, []
+        if self._waiting:
+            self._begin()
         for ready in waiting:
             ready()
         if outcome.is_settled:
@@ -167,34 +193,6 @@ class GitCare(Care):
         self._notes.clear()
 
 
-def index_pack(path: str, is_sha256: bool) -> bool:  # noqa: FBT001
-    """Let the host's git check and index a pack of an agent's, as it does with a fetched one."""
-    from cagewrap import proc
-
-    env = {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "HOME": "/nonexistent",
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_CEILING_DIRECTORIES": "/",
-    }
-    kind = "sha256" if is_sha256 else "sha1"
-    argv = ("git", "index-pack", f"--object-format={kind}", path)
-    try:
-        return proc.capture(argv, timeout_s=PACK_S, env=env).returncode == 0
-    except PodmanMissingError:
-        return False  # no git on this machine, so nobody here needs them
-
-
 def _work(pair: Pair, *, may_refill: bool) -> bytes:
     """One run, in a process of its own."""
-    try:
-        try:
-            outcome = carry(pair, index_pack, may_refill=may_refill)
-        except ReplacedError:
-            start_anew(pair)
-            outcome = carry(pair, index_pack)
-        write_count(pair)
-    except OSError as error:
-        outcome = Outcome(notes=[f"git's state cannot be carried: {error}"])
-    return json.dumps(asdict(outcome)).encode()
+    return json.dumps(asdict(carry_once(pair, may_refill=may_refill))).encode()

@@ -3,7 +3,7 @@
 `git status` follows a submodule's `.git` file, or takes a directory in its place, and runs what
 the configuration there says. So the file is covered by a copy, and no directory above it can be
 moved away: each is mounted on itself. A submodule that is not checked out is covered by an empty
-directory of the cage's own.
+directory of the cage's own; one whose git directory lies in the work tree can be read alone.
 """
 
 from __future__ import annotations
@@ -55,11 +55,6 @@ class Submodules:
         self._paths, self._states = paths, states
         return has_changed
 
-    @property
-    def unprotected(self) -> tuple[str, ...]:
-        """Those whose git directory is their own, in the project."""
-        return tuple(path for path, state in self._states.items() if state == "directory")
-
     def covers(self) -> list[Cover]:
         """What is to be mounted; `target` is a path of the host's. Raises OSError."""
         wanted: list[Cover] = []
@@ -81,6 +76,8 @@ class Submodules:
                 wanted += self._bind(fd, "/".join(parts[:end]))
                 if end == len(parts) and state == "file":
                     wanted.append(self._file(fd, path))
+                elif end == len(parts) and state == "directory":
+                    wanted += self._readonly(fd, path)
                 elif end == len(parts) and state == "empty":
                     found = os.fstat(fd)
                     empty = os.path.join(self._directory, "unpopulated", _key(path))
@@ -115,6 +112,15 @@ class Submodules:
             file.write(content)
         os.chmod(copy, 0o644)
         return Cover(copy, os.path.join(self._project, path, ".git"), (found.st_dev, found.st_ino))
+
+    def _readonly(self, fd: int, path: str) -> list[Cover]:
+        """A git directory of a submodule's own, in the project, on itself: to be read alone."""
+        found = beneath.stat_at(fd, ".git")
+        identity = (found.st_dev, found.st_ino)
+        full = os.path.join(self._project, path, ".git")
+        if not stat.S_ISDIR(found.st_mode):
+            return []
+        return [Cover(full, full, identity, identity, is_readonly=True)]
 
     def _state(self, path: str) -> str:
         """What a submodule is on the host: its `.git` a file, with its number, or a directory; or

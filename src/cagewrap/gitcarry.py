@@ -1,0 +1,58 @@
+"""Carrying between a session's git directory and the host's, once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from cagewrap import proc
+from cagewrap.errors import PodmanMissingError
+from cagewrap.gitlayout import find_layout, git_store, pair_of
+from cagewrap.gitsync.heldback import write_count
+from cagewrap.gitsync.pair import Pair, ReplacedError
+from cagewrap.gitsync.sync import Outcome, carry, start_anew
+from cagewrap.paths import Paths
+from cagewrap.sessions import Record
+
+PACK_S = 3600.0
+"""How long git may take to check a pack."""
+
+
+def carry_once(pair: Pair, *, may_refill: bool) -> Outcome:
+    """One run. What goes wrong is among the notes."""
+    try:
+        try:
+            outcome = carry(pair, index_pack, may_refill=may_refill)
+        except ReplacedError:
+            start_anew(pair)
+            outcome = carry(pair, index_pack)
+        write_count(pair)
+    except OSError as error:
+        outcome = Outcome(notes=[f"git's state cannot be carried: {error}"])
+    return outcome
+
+
+def carry_last(paths: Paths, record: Record) -> None:
+    """What a killed keeper has not carried, before a session's directory is deleted."""
+    store = git_store(paths, record.name)
+    pair = pair_of(record, find_layout(record.project), store)
+    if pair.host and os.path.exists(pair.base_file):
+        with contextlib.suppress(OSError, ReplacedError):
+            carry(pair, index_pack)
+
+
+def index_pack(path: str, is_sha256: bool) -> bool:  # noqa: FBT001
+    """Let the host's git check and index a pack of an agent's, as it does with a fetched one."""
+    env = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": "/nonexistent",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CEILING_DIRECTORIES": "/",
+    }
+    kind = "sha256" if is_sha256 else "sha1"
+    argv = ("git", "index-pack", f"--object-format={kind}", path)
+    try:
+        return proc.capture(argv, timeout_s=PACK_S, env=env).returncode == 0
+    except PodmanMissingError:
+        return False  # no git on this machine, so nobody here needs them
