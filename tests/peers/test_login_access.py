@@ -185,6 +185,21 @@ def test_a_login_that_was_ended_is_told_once_and_never_blanked(
     assert api.messages[-1].authorization == f"Bearer {ACCESS}7"
 
 
+def test_a_login_that_will_end_is_told_while_it_lives(
+    caged: places.Caged, api: MockApi, login: MockLogin, store: Path
+) -> None:
+    login.tokens.clear()
+    put(store, credentials(300))
+    done = caged.claude(*QUESTION)  # the renewal goes on beside it
+    assert done.returncode == 0
+    state = store / "status.json"
+    assert places.wait_until(lambda: state.exists() and '"dead"' in state.read_text(), 20)
+    said_again = said(caged.claude(*QUESTION)) + said(caged.claude(*QUESTION))
+    assert said_again.count("ends within minutes and cannot be renewed") == 1
+    assert api.messages[-1].authorization == f"Bearer {ACCESS}0"
+    assert login.posts == 1
+
+
 def test_a_token_that_still_works_is_used_while_renewing_fails(
     caged: places.Caged, api: MockApi, login: MockLogin, store: Path
 ) -> None:

@@ -257,7 +257,7 @@ def test_what_of_a_login_is_inside_and_what_is_left(
     if mode == "directory":
         shared.mkdir(parents=True, mode=0o700)
         put(shared / ".credentials.json", SHARED)
-    cage.text("sh", "-c", "echo PLANTED > /opt/planted", timeout_s=110)
+    cage.text("sh", "-c", "echo PLANTED > /var/tmp/planted", timeout_s=110)
 
     inside = {text: seek(cage, text) for text in (ACCESS, REFRESH, TOKEN, SHARED)}
     wanted: dict[str, list[str]] = {ACCESS: [], REFRESH: [], TOKEN: [], SHARED: []}

@@ -98,7 +98,7 @@ class Login(Care):
 
     def poll(self) -> None:
         """Renew in time, and pass on what was renewed."""
-        if self._published_stamp == (0, 0, 0):
+        if self._published_stamp == (0, 0, 0) and not self._users:
             return
         try:
             self._publish()
@@ -127,7 +127,7 @@ class Login(Care):
 
     def plan(self, request: Request) -> Plan:
         """What a message gets."""
-        found = self.store.look(time.time(), self._own(request))
+        found = self.store.look(time.time(), self.own(request))
         return auth.plan_login(self._read_settings(request), found)
 
     # -- mode access ---------------------------------------------------------------------------
@@ -148,17 +148,30 @@ class Login(Care):
         if is_ended and may_wait and self.refresher.may_begin:
             self._wait(request, note, ready)
             return
-        if is_ended:
-            detail = self.store.read_status().detail or "it takes too long"
-            self._say_once(
-                f"cagewrap's login has expired and could not be renewed now: {detail}. "
-                "`cagewrap login status` says more, and `cagewrap login --token` takes a token",
-                note,
-            )
+        self._tell_failure(note, is_ended=is_ended)
         if mode is LoginMode.ACCESS:
             self._publish()
         self._renew_if_early()
         ready()
+
+    def _tell_failure(self, note: Note, *, is_ended: bool) -> None:
+        """Say once that the login could not be renewed; again only after it could."""
+        found = self.store.read()
+        if is_ended:
+            detail = self.store.read_status().detail or "it takes too long"
+            self._say_once(
+                f"{_FAILED} now: {detail}. `cagewrap login status` says more, and "
+                "`cagewrap login --token` takes a token",
+                note,
+            )
+        elif found is None or found.expires_at - time.time() > EARLY_S:
+            self._told = {text for text in self._told if not text.startswith(_FAILED)}
+        elif self.store.is_dead(found):
+            self._say_once(
+                "cagewrap's login ends within minutes and cannot be renewed: `cagewrap login` "
+                "makes a new one",
+                note,
+            )
 
     def _wait(self, request: Request, note: Note, ready: Callable[[], None]) -> None:
         """Go on once the login is renewed, or when that takes too long."""
@@ -232,7 +245,7 @@ class Login(Care):
             self._settings = request.login, auth.unpack(request.login)
         return self._settings[1]
 
-    def _own(self, request: Request) -> str:
+    def own(self, request: Request) -> str:
         """The variable with a login that the owner gives the agent, or ""."""
         fixed = (*self._record.fixed_env, *request.fixed)
         policy = EnvPolicy(request.passed, fixed, request.secret_names, request.secret_files)
@@ -275,6 +288,9 @@ class Login(Care):
         if text not in self._told:
             self._told.add(text)
             note(text)
+
+
+_FAILED = "cagewrap's login has expired and could not be renewed"
 
 
 def _encoded(text: str) -> bytes:
