@@ -31,6 +31,8 @@ OWN_VARIABLES = (
     "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY",
 )  # fmt: skip
 """A login that you give yourself. Claude prefers each of them to what cagewrap could add."""
+_TOKENS = 3
+"""So many of them, the first ones, hold a token or a key."""
 _OWN = frozenset(name.encode() for name in OWN_VARIABLES)
 
 
@@ -41,6 +43,8 @@ class Source(Enum):
     LOGIN = "login"
     TOKEN_FILE = "token_file"  # noqa: S105 - a word
     TOKEN_COMMAND = "token_command"  # noqa: S105
+    OWN = "own"
+    """A variable of the owner's; only for the broker, and only when there is nothing else."""
 
 
 class LoginState(Enum):
@@ -87,12 +91,21 @@ def plan_login(settings: LoginSettings, found: Found) -> Plan:
     if mode is LoginMode.DIRECTORY:
         why = "the mode is directory: all such cages share one login, made inside by /login"
         return Plan(mode, Source.NOTHING, why)
+    return _plan_told(settings, found)
+
+
+def _plan_told(settings: LoginSettings, found: Found) -> Plan:
+    """For a mode that needs a login or a token."""
+    mode = settings.mode
     if mode is LoginMode.TOKEN:
         source = _token_source(settings, found)
     else:
         source = _any_source(settings, found, tokens=mode is LoginMode.BROKER)
     if source is not Source.NOTHING:
         return Plan(mode, source, f"the mode is {mode.value}")
+    if mode is LoginMode.BROKER and found.own in OWN_VARIABLES[:_TOKENS]:
+        why = f"the mode is broker, and {found.own} of yours is used outside of the cage"
+        return Plan(mode, Source.OWN, why)
     why = f"the mode is {mode.value}, and {_missing(mode, found)}"
     return Plan(mode, source, why, _LOGIN_HINT if mode is not LoginMode.TOKEN else _TOKEN_HINT)
 

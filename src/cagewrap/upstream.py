@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 PLACEHOLDER = "sk-cagewrap-the-login-is-on-the-host"
 """What an agent is given where it expects a key or a token."""
@@ -28,15 +28,16 @@ OAUTH_BETA = "oauth-2025-04-20"
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Where the login is found; one of the three.
+    """Where the login is found; one of the four.
 
     file: its content. credentials: a `.credentials.json` as Claude Code writes it, of which the
-    access token is taken. command: what it prints.
+    access token is taken. command: what it prints. value: itself.
     """
 
     file: str = ""
     credentials: str = ""
     command: tuple[str, ...] = ()
+    value: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,6 +180,23 @@ def test_nothing_secret_is_inside_or_shown_outside(cage: Cage, api: Api, seen: S
     assert "/environ" in said
 
 
+def test_a_variable_of_the_owners_is_used_outside(cage: Cage, api: Api, seen: Seen) -> None:
+    """Where there is no other login; in this mode none of them reaches the agent."""
+    configure(cage, api)
+    for name, header in (
+        ("ANTHROPIC_API_KEY", "x-api-key"),
+        ("ANTHROPIC_AUTH_TOKEN", "authorization"),
+    ):
+        own = {name: "PLANTED-BY-THE-SHELL", "CLAUDE_CODE_USE_BEDROCK": ""}
+        assert ask(cage, "/v1/messages", "x", env=own)["status"] == 200
+        value = "PLANTED-BY-THE-SHELL" if header == "x-api-key" else "Bearer PLANTED-BY-THE-SHELL"
+        assert seen.heads[-1].all(header) == [value]
+        assert cage.text("python3", "-c", GREP, env=own).strip() == "[] 0 True"
+    bedrock = {"CLAUDE_CODE_USE_BEDROCK": "1", "ANTHROPIC_API_KEY": ""}
+    said = cage.text("sh", "-c", 'echo "[$CLAUDE_CODE_USE_BEDROCK]"', env=bedrock)
+    assert said == "[]\n"
+
+
 def test_claude_is_told_what_kind_of_login_it_uses(cage: Cage, api: Api) -> None:
     """The same subscription, so that it behaves the same; the token is a placeholder."""
     configure(cage, api)

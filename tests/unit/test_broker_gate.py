@@ -113,7 +113,12 @@ def test_refuses_a_base_url_with_anything_else(url: str) -> None:
 
 
 def test_upstreams_survive_the_way_to_the_broker() -> None:
-    secrets = (Secret(file="/a"), Secret(credentials="/b"), Secret(command=("get", "it")))
+    secrets = (
+        Secret(file="/a"),
+        Secret(credentials="/b"),
+        Secret(command=("get", "it")),
+        Secret(value="v"),
+    )
     upstreams = tuple(
         Upstream("n", "https://x", secret, "plain", "a: {secret}", ("GET /y",), 7, (("A", "b"),))
         for secret in secrets

@@ -278,7 +278,12 @@ def test_no_proxy(no_proxy: str, is_used: bool) -> None:
     assert find_proxy(parse_base("http://api.anthropic.com"), env) is None
 
 
-def test_refuses_a_proxy_of_another_kind() -> None:
+def test_refuses_a_proxy_of_another_kind(tmp_path: Path) -> None:
+    env = {"HTTPS_PROXY": "socks5://localhost:1080"}
+    with brokered(tmp_path, 443, scheme="https", host="localhost", env=env) as broker:
+        head, body = broker.ask(get())
+        assert head.status == 502
+        assert b"must be http://HOST:PORT, not socks5://" in body
     with pytest.raises(ValueError, match="not socks5://"):
         find_proxy(parse_base("https://x"), {"ALL_PROXY": "socks5://localhost:1080"})
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cagewrap.auth import Plan, Source
-from cagewrap.keeper.brokered import plan_upstreams
+from cagewrap.errors import ConfigInvalidError
+from cagewrap.keeper.brokerplan import Owners, plan_upstreams
 from cagewrap.loginstore import LoginStore
 from cagewrap.model import AgentLogin, LoginMode, LoginSettings
 from cagewrap.paths import Paths
@@ -29,8 +30,10 @@ def store(tmp_path: Path) -> LoginStore:
     return LoginStore(Paths(at, f"{at}/config.toml", at, at, at))
 
 
-def plan(store: LoginStore, settings: LoginSettings, source: Source) -> tuple[Upstream, ...]:
-    return plan_upstreams(settings, Plan(settings.mode, source, ""), store)
+def plan(
+    store: LoginStore, settings: LoginSettings, source: Source, owners: Owners | None = None
+) -> tuple[Upstream, ...]:
+    return plan_upstreams(settings, Plan(settings.mode, source, ""), store, owners or Owners())
 
 
 def test_claude_with_each_source_of_a_login(store: LoginStore) -> None:
@@ -98,3 +101,37 @@ def test_another_agent_gets_its_own_secret_and_no_other(store: LoginStore) -> No
     )
     bare = LoginSettings(LoginMode.BROKER, agents=(AgentLogin("codex", base_url="https://x"),))
     assert [one.name for one in plan(store, bare, Source.LOGIN)] == ["claude"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "header"),
+    [
+        ("ANTHROPIC_API_KEY", "anthropic", ""),
+        ("CLAUDE_CODE_OAUTH_TOKEN", "anthropic", ""),
+        ("ANTHROPIC_AUTH_TOKEN", "plain", "authorization: Bearer {secret}"),
+    ],
+)
+def test_the_owners_own_variable_where_there_is_nothing_else(
+    store: LoginStore, name: str, kind: str, header: str
+) -> None:
+    settings = LoginSettings(LoginMode.BROKER)
+    owners = Owners("http://gateway:4000/x", name, Secret(value="sk-own"))
+    [found] = plan(store, settings, Source.OWN, owners)
+    assert (found.kind, found.header) == (kind, header)
+    assert found.secret == Secret(value="sk-own")
+    assert found.base_url == "http://gateway:4000/x"
+    assert dict(found.env)["ANTHROPIC_AUTH_TOKEN"] == "{placeholder}"
+    assert "sk-own" not in repr(found)
+    [other] = plan(store, settings, Source.TOKEN_FILE, owners)
+    assert other.secret == Secret(file=store.token_file)
+    assert (other.kind, other.base_url) == ("anthropic", "http://gateway:4000/x")
+    table = AgentLogin("claude", base_url="https://table.example")
+    [told] = plan(store, LoginSettings(LoginMode.BROKER, agents=(table,)), Source.OWN, owners)
+    assert told.base_url == "https://table.example"
+
+
+def test_refuses_a_base_url_that_is_none(store: LoginStore) -> None:
+    owners = Owners("gateway:4000", "", Secret())
+    with pytest.raises(ConfigInvalidError, match="ANTHROPIC_BASE_URL cannot be used"):
+        plan(store, LoginSettings(LoginMode.BROKER), Source.LOGIN, owners)
+    assert plan(store, LoginSettings(LoginMode.ACCESS), Source.LOGIN, owners) == ()

@@ -82,7 +82,12 @@ class Dialer:
     def __init__(self, base: Base, env: Mapping[str, str], log: Callable[[str], None]) -> None:
         """env: the owner's, of which proxies and CA files are looked at."""
         self.base = base
-        self._proxy = find_proxy(base, env)
+        self._proxy: SplitResult | None = None
+        self._problem = ""
+        try:
+            self._proxy = find_proxy(base, env)
+        except ValueError as error:
+            self._problem = str(error)
         self._context = make_context(env, log) if base.is_encrypted else None
         self._idle: list[Far] = []
 
@@ -115,6 +120,8 @@ class Dialer:
 
     async def dial(self) -> Far:
         """A new connection. Raises FarError."""
+        if self._problem:
+            raise FarError(self._problem)
         where = f"{self.base.host}:{self.base.port}"
         try:
             async with asyncio.timeout(DIAL_S):
