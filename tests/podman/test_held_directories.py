@@ -117,6 +117,29 @@ def test_a_directory_of_an_agents_is_moved_out_and_stays_its_own(cage: Cage, pat
     assert names(cage) == {path.split("/", maxsplit=1)[0]} - {path}
 
 
+def work(path: str) -> str:
+    """What an agent does in a directory that is new, and must be able to."""
+    return f"""
+        set -e
+        for i in 1 2 3 4 5; do
+            mkdir -p {path}; echo one >{path}/one; mkdir {path}/two; sleep 0.0$i
+            echo two >{path}/two/two; cat {path}/one {path}/two/two
+            rm -r {path.split("/", maxsplit=1)[0]}/* || true
+        done
+    """
+
+
+@pytest.mark.parametrize("path", [".zed", ".cursor/rules/deep"])
+def test_the_agent_does_not_notice(cage: Cage, path: str) -> None:
+    """Its directory is taken out while it works in it."""
+    for _ in range(3):
+        done = cage.run("sh", "-c", work(path))
+        assert done.code == 0, done.err
+        assert done.out == b"one\ntwo\n" * 5
+        assert contents(cage.project) == {}
+        assert cage.cagewrap("rm").code == 0
+
+
 HOLD_OPEN = """
 import os, time
 os.mkdir(".zed")
@@ -342,3 +365,26 @@ def test_what_the_owner_put_in_the_place_stays(cage: Cage, tmp_path: Path, how: 
     }[how]
     expected = {"hidden": "", "mounted": "seen\n"}[how]
     assert cage.text("sh", "-c", "ls .claude", flags=flags) == expected
+
+
+def test_what_is_hidden_in_a_directory_is_not_in_the_copy(cage: Cage) -> None:
+    write(cage.project / ".idea/secret file", "secret\n")
+    write(cage.project / ".idea/deep/key", "secret\n")
+    write(cage.project / ".idea/seen", "seen\n")
+    script = "cat .idea/* .idea/deep/* 2>/dev/null; true"
+    assert cage.text("sh", "-c", script) == "secret\nseen\nsecret\n"
+    settle(cage)
+    flags = ("--hide", ".idea/secret file", "--hide", ".idea/deep/")
+    cage.text("true", flags=flags)
+    assert cage.cagewrap("recreate", "--fresh").code == 0
+    assert cage.text("sh", "-c", script, flags=flags) == "seen\n"
+    write(cage.project / ".idea/seen", "changed\n")
+    assert cage.text("sh", "-c", script, flags=flags) == "changed\n"
+    assert b"secret" not in cage.cagewrap("review").out
+
+
+def test_the_agent_does_not_notice_on_another_file_system(elsewhere: Cage) -> None:
+    done = elsewhere.run("sh", "-c", work(".cursor/rules/deep"))
+    assert done.code == 0, done.err
+    assert done.out == b"one\ntwo\n" * 5
+    assert contents(elsewhere.project) == {}

@@ -13,10 +13,9 @@ import fcntl
 import hashlib
 import json
 import os
-import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from cagewrap import beneath
@@ -64,7 +63,7 @@ class HeldDirectory:
         self.copy_dir = os.path.join(self.dir, "copy")
         self._base_file = os.path.join(self.dir, "base.json")
         self._base_stamp = 0
-        self._left_out = UNCOPIED.get(path, ())
+        self._left_out = set(UNCOPIED.get(path, ()))
         self._last: Scan | None = None
         self._scanned_at = 0.0
         self.base: dict[str, tuple[str, Stamp]] = {}
@@ -87,6 +86,26 @@ class HeldDirectory:
             os.close(copy)
         base = {path: (digests[path], stamp) for path, stamp in found.files.items()}
         self.base, self._last = base, found
+        self._write_base()
+
+    def leave_out(self, paths: Collection[str]) -> None:
+        """Paths that are hidden in the cage, or where something else is mounted: not for the
+        copy, nor for a review."""
+        if self.exists:
+            self._read_base()
+        new = set(paths) - self._left_out
+        self._left_out |= new
+        if not new or not self.exists:
+            return
+        copy = beneath.open_root(self.copy_dir)
+        try:
+            for path in [one for one in tree.scan(copy).files if _is_below(one, new)]:
+                with contextlib.suppress(OSError):
+                    tree.remove(copy, path)
+        finally:
+            os.close(copy)
+        self.base = {path: one for path, one in self.base.items() if not _is_below(path, new)}
+        self._last = None
         self._write_base()
 
     def adopt(self) -> None:
@@ -174,21 +193,24 @@ class HeldDirectory:
         with open(self._base_file, encoding="utf-8") as file:
             written = json.load(file)
         self.base = {path: (one[0], tuple(one[1])) for path, one in written["files"].items()}
+        self._left_out |= set(written["left_out"])
         self._base_stamp, self._last = stamp, None
 
     def _write_base(self) -> None:
         temporary = f"{self._base_file}.{os.getpid()}"
         with open(temporary, "w", encoding="utf-8") as file:
-            json.dump({"path": self.path, "files": self.base}, file)
+            left_out = sorted(self._left_out)
+            json.dump({"path": self.path, "left_out": left_out, "files": self.base}, file)
         os.replace(temporary, self._base_file)
         self._base_stamp = os.stat(self._base_file).st_mtime_ns
 
 
-def take(root: int, path: str, copy: HeldDirectory) -> None:
-    """Move an agent's directory out of the project: it is the copy then. Raises OSError.
+def take(root: int, path: str, copy: HeldDirectory, covered: Callable[[], None]) -> None:
+    """Move an agent's directory out of the project: it is the copy then.
 
-    What is too large, or another user's, on another file system stays behind under a name that
-    nothing looks for.
+    covered: where it must be copied, to another file system, this is called when the copy is
+    there and before the directory goes; the agent may write to it until then. What is too large,
+    or another user's, stays behind in the project. Raises OSError.
     """
     shutil.rmtree(copy.dir, ignore_errors=True)
     os.makedirs(copy.dir, mode=0o700)
@@ -198,24 +220,29 @@ def take(root: int, path: str, copy: HeldDirectory) -> None:
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            _carry_over(above, name, copy)
+            os.mkdir(copy.copy_dir)
+            os.chmod(copy.copy_dir, 0o755)  # noqa: S103 - as in create()
+            _carry_over(above, name, copy.copy_dir)
+            covered()
+            _carry_over(above, name, copy.copy_dir)
+            shutil.rmtree(name, ignore_errors=True, dir_fd=above)
     copy.adopt()
 
 
-def _carry_over(above: int, name: str, copy: HeldDirectory) -> None:
-    aside = beneath.TEMPORARY_PREFIX + secrets.token_hex(6)
-    os.rename(name, aside, src_dir_fd=above, dst_dir_fd=above)
-    os.mkdir(copy.copy_dir, 0o755)
-    source, target = beneath.open_dir(above, (aside,)), beneath.open_root(copy.copy_dir)
+def _carry_over(above: int, name: str, copy_dir: str) -> None:
+    """Copy what is not there yet."""
+    source, target = beneath.open_dir(above, (name,)), beneath.open_root(copy_dir)
     try:
-        for path in tree.scan(source).files:
+        found = tree.scan(source)
+        for path in found.directories:
+            tree.make_directories(target, path.split("/") if path else [], 0o755)
+        for path in found.files:
             with contextlib.suppress(OSError):
-                tree.copy(source, target, path)
-                tree.remove(source, path)
+                if tree.stamp_at(target, path) is None:
+                    tree.copy(source, target, path)
     finally:
         os.close(source)
         os.close(target)
-    shutil.rmtree(aside, ignore_errors=True, dir_fd=above)
 
 
 def held_directories(store: str) -> list[HeldDirectory]:
@@ -234,6 +261,10 @@ def held_directories(store: str) -> list[HeldDirectory]:
         ):
             found.append(HeldDirectory(store, json.load(file)["path"]))
     return found
+
+
+def _is_below(path: str, above: Collection[str]) -> bool:
+    return any(path == one or path.startswith(one + "/") for one in above)
 
 
 def _digests(copy: int, found: Scan) -> dict[str, str]:

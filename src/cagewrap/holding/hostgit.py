@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cagewrap.gitsync.configtext import CONFIG_BYTES, ConfigRefusedError, parse
-from cagewrap.project import read_small
+from cagewrap.project import is_work_tree, read_small
 
 _INCLUDES = 20
 
@@ -36,7 +36,8 @@ def named_by_git(project: str, home: str, before: NamedByGit | None) -> NamedByG
     if before is not None and before.stamp == stamp:
         return before
     hooks = ""
-    files: list[str] = []
+    # Without a repository of its own, git takes a directory with this file for a bare one.
+    files: list[str] = [] if is_work_tree(project) else ["HEAD"]
     todo = configs
     while todo and len(files) < _INCLUDES:
         path = todo.pop(0)

@@ -118,7 +118,7 @@ def why(path: str) -> str:
         found = table.get(ending) or table.get(parts[-1])
         if found:
             return found
-    if ".git" in parts or parts[-1] in ("config", "hooks", "commondir"):
+    if ".git" in parts or parts[-1] in ("HEAD", "config", "hooks", "commondir"):
         return "git runs what it names, also at a prompt in that directory"
     for ending, reason in ENDINGS.items():
         if path.endswith(ending):

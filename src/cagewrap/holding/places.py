@@ -111,13 +111,17 @@ class Place:
                 contextlib.suppress(FileExistsError),
             ):
                 os.mkdir(name, 0o755, dir_fd=above)
-                write_private(self._made_file, json.dumps(sorted({*self.made(), path})).encode())
+                self.note_made(path)
                 fd = beneath.open_dir(above, (name,))
                 os.fchmod(fd, 0o755)
                 os.close(fd)
         finally:
             if root < 0:
                 os.close(opened)
+
+    def note_made(self, path: str) -> None:
+        """A directory was made in the project."""
+        write_private(self._made_file, json.dumps(sorted({*self.made(), path})).encode())
 
     def clear(self, name: str) -> None:
         """The session has stopped: remove what was made, unless it has got a content or another

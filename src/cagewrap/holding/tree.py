@@ -73,7 +73,7 @@ def stamp_at(root: int, path: str) -> Stamp | None:
 
 
 def scan(root: int, left_out: Collection[str] = ()) -> Scan:
-    """All files below a directory. left_out: names in the directory itself to pass over."""
+    """All files below a directory. left_out: paths in it to pass over."""
     found = Scan()
     todo: list[tuple[str, int]] = [("", 0)]
     while todo:
@@ -85,12 +85,12 @@ def scan(root: int, left_out: Collection[str] = ()) -> Scan:
         try:
             found.directories[path] = os.fstat(fd).st_mtime_ns
             for entry in os.scandir(fd):
-                if path == "" and entry.name in left_out:
+                below = f"{path}/{entry.name}" if path else entry.name
+                if below in left_out:
                     continue
                 if len(found.files) + len(todo) >= ENTRIES or depth > DEPTH:
                     found.is_whole = False
                     break
-                below = f"{path}/{entry.name}" if path else entry.name
                 _add(found, todo, entry, below, depth)
         finally:
             os.close(fd)

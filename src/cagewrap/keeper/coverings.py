@@ -17,6 +17,7 @@ from cagewrap.holding.places import Place
 from cagewrap.holding.shelf import hold
 from cagewrap.keeper import covers
 from cagewrap.keeper.covers import Cover, Identity
+from cagewrap.keeper.exchange import exchanged
 from cagewrap.sessions import Record
 
 _NOTHING: Identity = (0, 0)
@@ -138,6 +139,7 @@ class Coverings:
     def _prepare(self, path: str) -> list[str]:
         """See that there is a copy; what an agent made while it works becomes the copy."""
         copy = self._copies.setdefault(path, HeldDirectory(self._store, path))
+        copy.leave_out(self._mounted_in(path))
         is_agents = self._is_suspect and self._is_new(path) and not self._is_owners(path)
         if is_agents:
             self._is_late.add(path)
@@ -149,9 +151,26 @@ class Coverings:
             with self._opened(path) as host:
                 copy.create(host)
             return []
-        directory.take(self._root, path, copy)
-        self._place.make(path, self._root)
+        self._take(path, copy)
         return [path]
+
+    def _take(self, path: str, copy: HeldDirectory) -> None:
+        """Move an agent's directory out of the project; an empty one takes its place."""
+        own = self._identity(path)
+
+        def cover() -> None:
+            """On another file system the copy is another directory than the agent's."""
+            empty = self._identity(path)
+            wanted = [
+                Cover(copy.copy_dir, target, empty, instead_of=own)
+                for target in self._targets(path)
+            ]
+            covers.attach(self._init_pid, wanted)
+
+        project = self._record.project
+        with exchanged(self._root, project, path, self._init_pid, self._targets) as place:
+            self._place.note_made(path)
+            directory.take(self._root, place, copy, cover)
 
     def _is_owners(self, path: str) -> bool:
         """Whether another session of the project, or a keeper before us, has covered it."""
@@ -218,6 +237,16 @@ class Coverings:
         """Let go of what was held on to."""
         for path in list(self._kept):
             self._forget(path)
+
+    def _mounted_in(self, path: str) -> set[str]:
+        """Where in a directory something is mounted in the cage: hidden, or the owner's wish."""
+        points = covers.mount_points(self._init_pid)
+        return {
+            point[len(target) + 1 :]
+            for target in self._targets(path)
+            for point in points
+            if point.startswith(target + "/")
+        }
 
     def _targets(self, path: str) -> list[str]:
         """Where in the cage a directory of the project is to be seen."""

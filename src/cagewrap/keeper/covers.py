@@ -12,6 +12,7 @@ import ctypes
 import errno
 import json
 import os
+import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ _OPEN_TREE_CLONE = 1  # include/uapi/linux/mount.h
 _EMPTY_PATHS = 0x04 | 0x40  # MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
 _AT_EMPTY_PATH = 0x1000
 _CLONE_NEWNS = 0x20000
+_MNT_DETACH = 2
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
 _ANYTHING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -31,6 +33,9 @@ _READ_ONLY = (ctypes.c_uint64 * 4)(1, 0, 0, 0)
 
 Identity = tuple[int, int]
 """Device and inode."""
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+"""A blank and the like in /proc/PID/mountinfo."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -42,6 +47,7 @@ class Cover:
     source: the host's. target: the place inside. over: what lies there now; with anything else
     there (a mount of the owner's, another cover) nothing is done. source_is: what the source must
     be, where an agent may have exchanged it. is_readonly: nothing inside can write to it.
+    instead_of: a cover that is there, to be taken away first.
     """
 
     source: str
@@ -49,6 +55,7 @@ class Cover:
     over: Identity
     source_is: Identity | None = None
     is_readonly: bool = False
+    instead_of: Identity | None = None
 
 
 def identity(path: str) -> Identity:
@@ -58,6 +65,13 @@ def identity(path: str) -> Identity:
     except OSError:
         return (0, 0)
     return (found.st_dev, found.st_ino)
+
+
+def mount_points(init_pid: int) -> list[str]:
+    """Where things are mounted in a container, covered or not. Raises OSError."""
+    with open(f"/proc/{init_pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        fields = (line.split(" ")[4] for line in file)
+        return [_OCTAL.sub(lambda found: chr(int(found[1], 8)), point) for point in fields]
 
 
 def attach(init_pid: int, covers: Sequence[Cover]) -> list[Identity]:
@@ -109,6 +123,8 @@ def _clone(cover: Cover) -> int:
 
 def _attach(clone: int, cover: Cover) -> Identity:
     """By descriptors: what an agent puts in the place meanwhile is not mounted over."""
+    if cover.instead_of is not None:
+        _detach(cover.target, cover.instead_of)
     try:
         target = os.open(cover.target, _ANYTHING)
     except OSError:
@@ -120,6 +136,17 @@ def _attach(clone: int, cover: Cover) -> Identity:
     finally:
         os.close(target)
     return identity(cover.target)
+
+
+def _detach(target: str, wanted: Identity) -> None:
+    fd = os.open(target, _ANYTHING | os.O_DIRECTORY)
+    try:
+        found = os.fstat(fd)
+        if (found.st_dev, found.st_ino) == wanted:
+            os.fchdir(fd)
+            _check(_libc.umount2(b".", _MNT_DETACH))
+    finally:
+        os.close(fd)
 
 
 def _check(result: int) -> int:
