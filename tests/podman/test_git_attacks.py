@@ -55,6 +55,15 @@ class Owner:
         assert done.returncode == 0 or not check, (words, done.stdout, done.stderr)
         return done.stdout
 
+    def failing(self, *words: str) -> str:
+        """What a git that fails says."""
+        done = subprocess.run(
+            ["git", *words], cwd=self.project, env=self.env, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode != 0
+        return done.stderr
+
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """A prompt and an editor: git status and more, all the time."""
@@ -265,6 +274,18 @@ def test_a_submodule_with_a_git_directory_of_its_own(cage: Cage, owner: Owner) -
     owner.afterwards()
     assert not owner.marker.exists(), owner.marker.read_text()
     assert owner.git("log", "--format=%s", cwd=sub) == "x\n"
+
+
+def test_a_project_without_a_repository_does_not_become_a_bare_one(cage: Cage) -> None:
+    owner = Owner(cage)
+    script = f"""
+        mkdir objects refs; echo ref: refs/heads/main > HEAD
+        printf '[core]\\nbare = false\\nworktree = .\\nfsmonitor = %s\\n' {owner.trap} > config
+        sleep 0.3"""
+    assert cage.run("sh", "-c", script).code == 0
+    assert "not a git repository" in owner.failing("status")
+    assert not owner.marker.exists(), owner.marker.read_text()
+    assert b"HEAD" in cage.cagewrap("review").out
 
 
 def test_a_work_trees_file_cannot_be_changed(cage: Cage, owner: Owner) -> None:

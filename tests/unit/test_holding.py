@@ -132,6 +132,11 @@ def test_what_the_owners_git_names(project: Path, tmp_path: Path) -> None:
     )
     found = named_by_git(str(project), str(home), None)
     assert found.hooks == "tools/hooks"
+    assert set(found.files) == {"team/config", "shared/config", "HEAD"}, "it may become a bare one"
+    write(project / ".git/HEAD", "ref: refs/heads/main\n")
+    for name in ("objects", "refs"):
+        (project / ".git" / name).mkdir()
+    found = named_by_git(str(project), str(home), None)
     assert set(found.files) == {"team/config", "shared/config"}
     assert named_by_git(str(project), str(home), found) is found
     assert set(parents(found.files)) == {"team", "shared"}
