@@ -85,7 +85,7 @@ async def serve(
     waiting = asyncio.create_task(ended.wait())
     await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
     loop.remove_reader(life_fd)
-    ledger.flush()
+    ledger.close()
     for task in tasks:
         if task.done():
             task.result()
@@ -161,6 +161,12 @@ class Ledger:
         """Something was counted."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_FLUSH_S, self.flush)
+
+    def close(self) -> None:
+        """Write down what is not written yet, and nothing otherwise: the session's directory may be
+        on its way out."""
+        if self._timer is not None:
+            self.flush()
 
     def flush(self) -> None:
         """Write them down. A full disk costs the counts and nothing else."""
