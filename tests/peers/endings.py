@@ -22,8 +22,11 @@ def assert_made_by_owner(file: Path) -> None:
     assert (file.stat().st_uid, file.stat().st_gid) == (os.getuid(), os.getgid())
 
 
-def assert_nothing_left(place: Place, but: frozenset[int] = frozenset()) -> None:
-    """Without a cage nobody sees to that but the agent itself."""
-    within_s = GONE_S if isinstance(place, Caged) else GONE_BY_ITSELF_S
+def assert_nothing_left(
+    place: Place, but: frozenset[int] = frozenset(), *, by_itself: bool = False
+) -> None:
+    """by_itself: the agent sees to that; without a cage nobody else does."""
+    caged = isinstance(place, Caged)
+    within_s = GONE_S if caged and not by_itself else GONE_BY_ITSELF_S
     gone = wait_until(lambda: place.processes() <= but, within_s)
     assert gone, [arguments(pid) for pid in place.processes() - but]

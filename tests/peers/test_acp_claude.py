@@ -89,12 +89,16 @@ def test_two_sessions_of_one_editor(place: Place, translator: tuple[Path, str], 
         assert editor.answer(slow)["stopReason"] == "end_turn"
 
 
-def test_killed_with_a_tool_hanging(caged: Caged, translator: tuple[Path, str], log: Path) -> None:
+@pytest.mark.parametrize("signal", ["SIGTERM", "SIGKILL"])
+def test_ended_with_a_tool_hanging(
+    caged: Caged, translator: tuple[Path, str], log: Path, signal: str
+) -> None:
     with client(caged, translator, log) as editor:
         session = editor.new_session(mode="default")
         editor.begin_prompt(session, HANGING)
         assert wait_until(lambda: hangs(caged), HANGS_S), editor
-        editor.signal("SIGKILL")
+        editor.signal(signal)
+        assert_nothing_left(caged, by_itself=signal == "SIGTERM")
 
 
 def test_load_session(place: Place, translator: tuple[Path, str], log: Path, api: MockApi) -> None:
