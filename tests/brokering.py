@@ -38,13 +38,16 @@ class Wire:
 
     def receive(self, count: int) -> bytes:
         """Exactly so many bytes, or fewer at the end."""
-        while len(self.unread) < count:
+        parts, left = [self.unread], count - len(self.unread)
+        while left > 0:
             data = self.sock.recv(1 << 18)
             if not data:
                 break
-            self.unread += data
-        data, self.unread = self.unread[:count], self.unread[count:]
-        return data
+            parts.append(data)
+            left -= len(data)
+        whole = b"".join(parts)
+        self.unread = whole[count:]
+        return whole[:count]
 
     def until(self, mark: bytes) -> bytes:
         """All up to a mark and with it; fails at the end."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -103,6 +106,74 @@ def give_login(cage: Cage) -> None:
 
 def ask(cage: Cage, path: str, *body: str, url: str = "ANTHROPIC_BASE_URL", **more: Any) -> Any:
     return json.loads(cage.text("python3", "-c", ASK, url, path, *body, **more))
+
+
+LOAD = """
+import hashlib, http.client, os, time
+from urllib.parse import urlsplit
+url = urlsplit(os.environ["ANTHROPIC_BASE_URL"])
+connection = http.client.HTTPConnection(url.hostname, url.port)
+began = time.monotonic()
+for number in range(1000):
+    connection.request("POST", "/v1/messages", str(number).encode())
+    answer = connection.getresponse()
+    assert (answer.status, answer.read()) == (200, str(number).encode()), number
+print("1000 requests in", time.monotonic() - began)
+body = os.urandom(1 << 20) * 100
+began = time.monotonic()
+for chunked in (False, True):
+    sent = (body[at:at + 65536] for at in range(0, len(body), 65536)) if chunked else body
+    connection.request("POST", "/v1/messages", sent, encode_chunked=chunked,
+                       headers={"Transfer-Encoding": "chunked"} if chunked else {})
+    assert hashlib.sha256(connection.getresponse().read()).digest() == hashlib.sha256(body).digest()
+print("400 MB in", time.monotonic() - began)
+"""
+
+
+def test_a_thousand_requests_and_large_bodies(cage: Cage, api: Api, seen: Seen) -> None:
+    configure(cage, api)
+    give_token(cage)
+    print(cage.text("python3", "-c", LOAD, timeout_s=60))
+    assert len(seen.heads) == 1002
+    assert api.connections == 1
+
+
+STREAM = """
+import os, urllib.request
+answer = urllib.request.urlopen(os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", b"{}")
+while True:
+    print(answer.readline().decode().strip(), flush=True)
+"""
+
+
+def test_a_stream_ends_with_its_reader(cage: Cage) -> None:
+    """Each event comes by itself, and the API hears at once that nobody reads any more."""
+    go_on = threading.Semaphore(0)
+    ended: list[float] = []
+
+    def talk(wire: Wire) -> None:
+        wire.body(wire.head())
+        wire.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for number in range(3):
+            wire.send(b"2\r\n%d\n\r\n" % number)
+            go_on.acquire(timeout=10)
+        with contextlib.suppress(ConnectionResetError):
+            while wire.sock.recv(1 << 16):
+                pass
+        ended.append(time.monotonic())
+
+    with Api(talk) as api:
+        configure(cage, api)
+        give_token(cage)
+        with cage.popen("python3", "-u", "-c", STREAM, stdout=subprocess.PIPE) as reader:
+            assert reader.stdout is not None
+            for number in range(3):
+                assert reader.stdout.readline() == b"%d\n" % number
+                go_on.release()
+            began = time.monotonic()
+            reader.kill()
+            assert wait_until(lambda: ended, 5)
+            assert ended[0] - began < 2.0  # the agent has a second for its TERM
 
 
 def brokers() -> list[int]:
