@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cagewrap.auth import Plan, Source
+from cagewrap.auth import Found, Plan, Source, plan_login
 from cagewrap.errors import ConfigInvalidError
 from cagewrap.keeper.brokerplan import Owners, plan_upstreams
 from cagewrap.loginstore import LoginStore
@@ -135,3 +135,14 @@ def test_refuses_a_base_url_that_is_none(store: LoginStore) -> None:
     with pytest.raises(ConfigInvalidError, match="ANTHROPIC_BASE_URL cannot be used"):
         plan(store, LoginSettings(LoginMode.BROKER), Source.LOGIN, owners)
     assert plan(store, LoginSettings(LoginMode.ACCESS), Source.LOGIN, owners) == ()
+
+
+def test_an_own_variable_comes_last_and_only_for_the_broker() -> None:
+    own = Found(own="ANTHROPIC_API_KEY")
+    assert plan_login(LoginSettings(LoginMode.BROKER), own).source is Source.OWN
+    with_token = Found(has_token_file=True, own="ANTHROPIC_API_KEY")
+    assert plan_login(LoginSettings(LoginMode.BROKER), with_token).source is Source.TOKEN_FILE
+    bedrock = Found(own="CLAUDE_CODE_USE_BEDROCK")
+    assert plan_login(LoginSettings(LoginMode.BROKER), bedrock).source is Source.NOTHING
+    for mode in (LoginMode.AUTO, LoginMode.ACCESS, LoginMode.TOKEN):
+        assert plan_login(LoginSettings(mode), own).source is Source.NOTHING
