@@ -288,6 +288,21 @@ def test_a_project_without_a_repository_does_not_become_a_bare_one(cage: Cage) -
     assert b"HEAD" in cage.cagewrap("review").out
 
 
+def test_a_symlink_in_its_place_is_put_back(cage: Cage, owner: Owner) -> None:
+    git = owner.project / ".git"
+    git.rename(owner.project / "real.git")
+    git.symlink_to("real.git")
+    script = f"""
+        git config core.fsmonitor {owner.trap}; git log --format=%s | grep -qx first || exit 1
+        rm .git; git init -q; git config core.fsmonitor {owner.trap}; sleep {LOOK_S}"""
+    done = cage.run("sh", "-c", script)
+    assert done.code == 0, done.err
+    assert b"is a symlink" in done.err
+    assert os.readlink(git) == "real.git"
+    owner.afterwards()
+    assert not owner.marker.exists(), owner.marker.read_text()
+
+
 def test_a_work_trees_file_cannot_be_changed(cage: Cage, owner: Owner) -> None:
     tree = owner.project.parent / "tree"
     owner.git("worktree", "add", "-q", str(tree))

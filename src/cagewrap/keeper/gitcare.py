@@ -18,6 +18,7 @@ from cagewrap.holding.directory import locked
 from cagewrap.holding.places import Place
 from cagewrap.keeper.care import Care, Note
 from cagewrap.keeper.gitcovers import GitCovers
+from cagewrap.keeper.gitlink import GitLink
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.request import Request
 from cagewrap.keeper.worker import Job
@@ -42,6 +43,7 @@ class GitCare(Care):
         self._loop, self._record, self._log = loop, record, log
         self._covers = GitCovers(record, init_pid, git_store(paths, record.name))
         self._place = Place(paths, record.project)
+        self._link = GitLink(record.project)
         self._layout = Layout()
         self._has_begun = False
         self._outcome = Outcome()
@@ -100,6 +102,7 @@ class GitCare(Care):
 
     def _cover(self) -> None:
         project = self._record.project
+        self._link.keep(self._notes)
         if self._has_begun and not self._covers.must_renew(project):
             return
         layout = find_layout(project)
