@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import socket
 from pathlib import Path
 
@@ -140,18 +142,17 @@ class Seen:
         self.bodies: list[bytes] = []
 
     def talk(self, wire: Wire) -> None:
-        while True:
-            try:
+        """A request that breaks off is broken off here too."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
                 head = wire.head()
-            except (EOFError, OSError):
-                return
-            self.heads.append(head)
-            self.bodies.append(wire.body(head))
-            wire.send(
-                b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nAlt-Svc: h3=x\r\n"
-                b"Connection: keep-alive, x-hop\r\nX-Hop: 1\r\nX-Kept: 1\r\n"
-                b"Set-Cookie: a=b\r\nSet-Cookie: c=d\r\n\r\nok"
-            )
+                self.heads.append(head)
+                self.bodies.append(wire.body(head))
+                wire.send(
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nAlt-Svc: h3=x\r\n"
+                    b"Connection: keep-alive, x-hop\r\nX-Hop: 1\r\nX-Kept: 1\r\n"
+                    b"Set-Cookie: a=b\r\nSet-Cookie: c=d\r\n\r\nok"
+                )
 
 
 AGENTS_OWN = (
@@ -323,3 +324,28 @@ def test_a_refusal_does_not_end_the_connection(tmp_path: Path) -> None:
 
 def test_the_token_endpoint_is_not_among_the_paths() -> None:
     assert not any("oauth" in path for path in ANTHROPIC_PATHS)
+
+
+def test_garbage_is_refused_or_closed_and_harms_nobody(tmp_path: Path) -> None:
+    seen = Seen()
+    chance = random.Random(24)
+    good = post(b'{"a": 1}', "Transfer-Encoding-X: y") + get()
+    with Api(seen.talk) as api, brokered(tmp_path, api.port) as broker, broker.connect() as other:
+        for number in range(300):
+            data = bytearray(good)
+            for _ in range(chance.randrange(1, 8)):
+                at = chance.randrange(len(data))
+                data[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(4))
+            with broker.connect() as wire:
+                wire.send(bytes(data[: chance.randrange(1, len(data))]))
+                wire.sock.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(ConnectionResetError):
+                    wire.rest()
+            if number % 30 == 0:
+                other.send(get())
+                assert other.body(other.head()) == b"ok"
+        for head in seen.heads:
+            method, target, _ = head.first.split(" ", 2)
+            assert gate.find_refusal(CLAUDE, method, target, []) is None
+            assert head.all("x-api-key") == [API_KEY]
+        assert broker.ask(get())[0].status == 200
