@@ -134,7 +134,7 @@ def test_the_owners_edits_between_messages_are_the_owners(cage: Cage) -> None:
 
 def test_a_process_left_behind_is_watched_to_its_end(cage: Cage) -> None:
     cage.text("sh", "-c", "(sleep 1.5; echo evil >.mcp.json) >/dev/null 2>&1 &")
-    assert wait_until((cage.project / ".mcp.json").exists, 5)
+    assert wait_until(lambda: "held back: '.mcp.json'" in cage.log(), 6)
     settle(cage)
     assert contents(cage.project) == {}
     assert b"'.mcp.json' is held back" in cage.run("true").err
