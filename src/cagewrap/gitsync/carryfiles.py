@@ -158,10 +158,8 @@ def _index_to_host(
     cage = _read_index(place.cage)
     if cage:
         host = _read_index(place.host)
-        known = git_index.gitlinks(host, context.oid_bytes) if host else set()
-        owner = None if context.inside_ids == context.owner_ids else context.owner_ids
         try:
-            cleaned = git_index.clean(cage, context.oid_bytes, known, owner)
+            cleaned = git_index.clean(cage, context.oid_bytes, host)
         except git_index.IndexRefusedError as error:
             context.note(f"what the agent staged is not carried to the host: {error}")
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 INDEX_BYTES = 256 << 20
@@ -18,7 +18,10 @@ _HEADER = struct.Struct(">4sII")
 _FIXED = 40
 """Bytes of an entry before its object id; mode at 24, uid at 28, gid at 32."""
 _GITLINK = b"\0\0\xe0\0"
+_ASSUME_VALID = 0x8000
 _EXTENDED = 0x4000
+_SKIP_WORKTREE = 0x40
+"""In the first byte of the extended flags: the file need not be there."""
 _STAGE = 0x3000
 _FOREIGN_PATHS = (b".git", b".", b"..", b"", b"git~1")
 
@@ -35,6 +38,11 @@ class Entry:
     end: int
     flags: int
     path: bytes
+
+    @property
+    def stage(self) -> int:
+        """0, or which side of a merge it is."""
+        return self.flags & _STAGE
 
 
 def has_gitlinks(content: bytes) -> bool:
@@ -72,26 +80,26 @@ class Clean:
     left_out: tuple[bytes, ...]
 
 
-def clean(
-    content: bytes,
-    oid_bytes: int,
-    known_gitlinks: Collection[bytes],
-    owner: tuple[int, int] | None = None,
-) -> Clean:
-    """The index with its entries alone, checked; submodules that are not known are left out.
+def clean(content: bytes, oid_bytes: int, host: bytes) -> Clean:
+    """An agent's index with its entries alone, checked, for the host whose index is `host`.
 
-    owner: (uid, gid) to write where an entry says 0, which root in a cage is. Raises
-    IndexRefusedError.
+    Submodules that the host's has not are left out. What an index knows of files (sizes, times,
+    owners, which need not be looked at) is the host's own where the entry is the same, and nothing
+    where it is new: git looks. Raises IndexRefusedError.
     """
     found = list(entries(content, oid_bytes))
     _check_paths(found)
     end = found[-1].end if found else _HEADER.size
     _check_extensions(content, end, oid_bytes)
     _, version, _ = _HEADER.unpack_from(content)
+    known = {(e.path, e.stage): e for e in entries(host, oid_bytes)} if host else {}
     body = bytearray(content[:end])
-    if owner is not None:
-        _change_owner(body, found, (0, 0), owner)
-    left_out = [e for e in found if _is_gitlink(content, e) and e.path not in known_gitlinks]
+    left_out: list[Entry] = []
+    for entry in found:
+        there = known.get((entry.path, entry.stage))
+        if _is_gitlink(content, entry) and not (there and _is_gitlink(host, there)):
+            left_out.append(entry)
+        _set_knowledge(body, entry, host, there, oid_bytes)
     if left_out and version == 4:
         names = b", ".join(e.path for e in left_out).decode(errors="replace")
         raise IndexRefusedError(f"it has new submodules ({names}), in a format with shared names")
@@ -99,6 +107,31 @@ def clean(
         del body[entry.begin : entry.end]
     struct.pack_into(">I", body, 8, len(found) - len(left_out))
     return Clean(_sealed(bytes(body), oid_bytes), tuple(e.path for e in left_out))
+
+
+def _set_knowledge(
+    body: bytearray, entry: Entry, host: bytes, there: Entry | None, oid_bytes: int
+) -> None:
+    """Times, device and inode; owner and size; the flags that say not to look."""
+    at, flags_at = entry.begin, entry.begin + _FIXED + oid_bytes
+    is_same = there is not None and (
+        body[at + 24 : at + 28] == host[there.begin + 24 : there.begin + 28]
+        and body[at + _FIXED : flags_at]
+        == host[there.begin + _FIXED : there.begin + _FIXED + oid_bytes]
+    )
+    if is_same and there is not None:
+        body[at : at + 24] = host[there.begin : there.begin + 24]
+        body[at + 28 : at + 40] = host[there.begin + 28 : there.begin + 40]
+    else:
+        body[at : at + 24] = bytes(24)
+        body[at + 28 : at + 40] = bytes(12)
+    is_trusted = is_same and there is not None and bool(there.flags & _ASSUME_VALID)
+    body[flags_at] = body[flags_at] & 0x7F | (0x80 if is_trusted else 0)
+    if entry.flags & _EXTENDED:
+        kept = 0
+        if is_same and there is not None and there.flags & _EXTENDED:
+            kept = host[there.begin + _FIXED + oid_bytes + 2] & _SKIP_WORKTREE
+        body[flags_at + 2] = body[flags_at + 2] & ~_SKIP_WORKTREE & 0xFF | kept
 
 
 def with_owner(content: bytes, oid_bytes: int, was: tuple[int, int], now: tuple[int, int]) -> bytes:
