@@ -57,6 +57,7 @@ NASTY = {
 def machine(tmp_path: Path) -> Machine:
     made = Machine(tmp_path)
     Path(made.home_dir).mkdir(parents=True)
+    Path(made.home_dir).with_name("login").mkdir()
     empty = Path(empty_file(made.home_dir))
     empty.touch()
     empty.chmod(0o444)
