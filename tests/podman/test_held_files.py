@@ -168,6 +168,60 @@ def test_a_file_that_the_owners_git_includes(cage: Cage) -> None:
     assert not proof.exists()
 
 
+MAPPED = """
+import mmap, time
+with open(".mcp.json", "r+b") as file:
+    view = mmap.mmap(file.fileno(), 0)
+view[0:1] = view[0:1]
+time.sleep(1)
+view[:] = b"evil\\n"
+print("up", flush=True)
+time.sleep(1.5)
+"""
+
+
+def test_a_file_that_is_changed_through_a_memory_map(cage: Cage) -> None:
+    """Which changes no time of it: not on tmpfs, and nowhere while its page is dirty."""
+    target = write(cage.project / ".mcp.json", "mine\n")
+    with cage.popen("python3", "-c", MAPPED, stdout=subprocess.PIPE) as agent:
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == b"up\n"
+        assert wait_until(lambda: target.read_text() == "mine\n", GONE_S)
+        agent.wait()
+    settle(cage)
+    assert target.read_text() == "mine\n"
+
+
+def test_a_project_that_an_agent_makes_a_bare_repository(cage: Cage) -> None:
+    proof = cage.project / "proof"
+    script = f"""
+        mkdir objects refs; echo 'ref: refs/heads/main' >HEAD
+        printf '[core]\\nbare = false\\nworktree = .\\nfsmonitor = touch {proof}; false\\n' >config
+        sleep 1.5
+    """
+    with cage.popen("sh", "-c", script) as agent:
+        assert wait_until((cage.project / "config").exists, 10)
+        time.sleep(0.2)
+        while agent.poll() is None:
+            enter(cage, cage.project)
+    settle(cage)
+    enter(cage, cage.project)
+    assert not proof.exists()
+    assert not (cage.project / "HEAD").exists()
+
+
+def test_a_project_that_is_a_bare_repository(cage: Cage) -> None:
+    host_git(cage, "init", "-q", "--bare", ".")
+    proof = cage.project / "proof"
+    script = f"git config core.fsmonitor 'touch {proof}; false'; git config core.bare false; "
+    script += f"git config core.worktree .; echo 'touch {proof}' >hooks/post-commit; sleep 1.2"
+    cage.text("sh", "-c", script)
+    settle(cage)
+    enter(cage, cage.project)
+    assert not proof.exists()
+    assert host_git(cage, "config", "core.bare") == "true\n"
+
+
 # --- below the root -----------------------------------------------------------------------------
 
 

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cagewrap.gitsync.configtext import CONFIG_BYTES, ConfigRefusedError, parse
-from cagewrap.project import is_work_tree, read_small
+from cagewrap.project import is_git_dir, is_work_tree, read_small
 
 _INCLUDES = 20
+_BARE = ("config", "config.worktree", "commondir", "info/attributes")
+"""What git obeys in a project that is a bare repository itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,13 @@ def named_by_git(project: str, home: str, before: NamedByGit | None) -> NamedByG
     stamp = tuple(number for path in configs for number in _stamp(path))
     if before is not None and before.stamp == stamp:
         return before
-    hooks = ""
+    is_bare = is_git_dir(project)
+    hooks = "hooks" if is_bare else ""
     # Without a repository of its own, git takes a directory with this file for a bare one.
     files: list[str] = [] if is_work_tree(project) else ["HEAD"]
+    files += _BARE if is_bare else ()
     todo = configs
-    while todo and len(files) < _INCLUDES:
+    while todo and len(files) < _INCLUDES + len(_BARE):
         path = todo.pop(0)
         for key, values in _read(path).items():
             if key == "core.hookspath":
@@ -64,6 +68,8 @@ def parents(paths: tuple[str, ...]) -> Iterator[str]:
 
 
 def _repository_config(project: str) -> str:
+    if is_git_dir(project):
+        return os.path.join(project, "config")
     git = os.path.join(project, ".git")
     text = read_small(git)
     if text.startswith("gitdir:"):

@@ -103,6 +103,9 @@ ENDINGS: dict[str, str] = {
 """Endings of the names of files anywhere in a project, of which the same holds."""
 
 
+_OF_GIT = ("HEAD", "commondir", "config", "config.worktree", "hooks")
+
+
 def why(path: str) -> str:
     """What on the host runs or obeys the file or directory at a path from the project's root."""
     parts = path.split("/")
@@ -118,7 +121,7 @@ def why(path: str) -> str:
         found = table.get(ending) or table.get(parts[-1])
         if found:
             return found
-    if ".git" in parts or parts[-1] in ("HEAD", "config", "hooks", "commondir"):
+    if ".git" in parts or parts[-1] in _OF_GIT:
         return "git runs what it names, also at a prompt in that directory"
     for ending, reason in ENDINGS.items():
         if path.endswith(ending):

@@ -53,9 +53,17 @@ def load(data: bytes) -> Findings:
 class Walk:
     """One walk through a project."""
 
-    def __init__(self, project: str, since_ns: int, state_dir: str, files: str) -> None:
+    def __init__(
+        self,
+        project: str,
+        since_ns: int,
+        state_dir: str,
+        files: str,
+        limit_s: float = WALK_S,
+    ) -> None:
         """since_ns: when the agent began. state_dir: cagewrap's own; nothing may lead there.
         files: where what is taken out is kept."""
+        self._limit_s = limit_s
         self._project = project
         self.since_ns = since_ns
         self._state_dir = os.path.realpath(state_dir)
@@ -79,7 +87,7 @@ class Walk:
         todo = [""]
         while todo:
             count += 1
-            if count > WALK_DIRECTORIES or time.monotonic() - began > WALK_S:
+            if count > WALK_DIRECTORIES or time.monotonic() - began > self._limit_s:
                 self.found.is_whole = False
                 break
             path = todo.pop()

@@ -120,18 +120,21 @@ class Watch:
         for path in paths or self.paths:
             stamp = self._stamp(root, path)
             known = self.known.get(path)
-            if stamp == (known.stamp if known else None):
+            if stamp is None and (known is None or known.stamp is None):
                 continue
             if known is None:
                 known = self.known[path] = Known()
-            is_changed = True
+            # Its content, not its stamp: what is written to a file that is mapped into memory may
+            # change no time of it.
             if stamp is not None and tree.digest(root, path, HELD_BYTES) not in known.trusted:
                 try:
                     self._take(root, path, known)
                 except OSError:  # an agent is at it: it is looked at again
                     continue
                 taken.append(path)
-            known.stamp = self._stamp(root, path)
+                stamp = self._stamp(root, path)
+            is_changed |= known.stamp != stamp
+            known.stamp = stamp
         if is_changed:
             self._write()
         return taken

@@ -20,7 +20,7 @@ from cagewrap.holding.names import DIRECTORIES
 from cagewrap.holding.places import Place
 from cagewrap.holding.provider import write_count
 from cagewrap.holding.shelf import refresh
-from cagewrap.holding.walk import Findings, Walk, load
+from cagewrap.holding.walk import WALK_S, Findings, Walk, load
 from cagewrap.holding.watch import LINKS, Watch
 from cagewrap.keeper import namespaces
 from cagewrap.keeper.care import Care, Note
@@ -34,6 +34,8 @@ from cagewrap.sessions import Record
 _REST = 30.0
 """A walk is followed by a pause of so many times what it took, and at least of…"""
 _REST_S = 1.0
+_CLOSE_S = 5.0
+"""How long a cage that stops may take to be looked after."""
 _WALK_S = 90.0
 """A walk that takes longer is given up; it looks no further after `walk.WALK_S` by itself."""
 _SHORT_S = 0.005
@@ -117,8 +119,8 @@ class HeldBack(Care):
         try:
             if self._is_active:
                 self._look()
-                self._walk_here()
-                self._settle()
+                if self._walk_here(_CLOSE_S):  # else the next start goes on from here
+                    self._settle()
             with locked(self._place.dir):
                 self._place.clear(self._record.name)
             if self._record.rm:
@@ -175,22 +177,25 @@ class HeldBack(Care):
 
     # -- the rest of the project -------------------------------------------------------------------
 
-    def _walk(self) -> Walk:
+    def _walk(self, limit_s: float = WALK_S) -> Walk:
         return Walk(
             self._record.project,
             self._place.since_ns(),
             self._paths.state_dir,
             self._watch.files_dir,
+            limit_s,
         )
 
-    def _walk_here(self) -> None:
-        walk = self._walk()
+    def _walk_here(self, limit_s: float = WALK_S) -> bool:
+        """Whether all was looked at."""
+        walk = self._walk(limit_s)
         try:
             found = walk.run()
         except OSError as error:
             self._log(f"held back: {error}")
-        else:
-            self._walked(found, walk.since_ns)
+            return False
+        self._walked(found, walk.since_ns)
+        return found.is_whole
 
     def _try_walk(self) -> None:
         try:
