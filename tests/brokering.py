@@ -61,7 +61,7 @@ class Wire:
 
     def head(self) -> Head:
         """The next head of a request or an answer."""
-        first, *lines = self.until(b"\r\n\r\n").decode().strip().split("\r\n")
+        first, *lines = self.until(b"\r\n\r\n").decode("latin-1").strip().split("\r\n")
         pairs = [line.split(":", 1) for line in lines]
         return Head(first, [(name.lower(), value.strip()) for name, value in pairs])
 
@@ -204,7 +204,7 @@ class Api:
         for thread in self._threads:
             thread.join(TIMEOUT_S)
         if kind is None:
-            assert self.faults == []
+            assert self.faults == [], self.faults
 
 
 @dataclass

@@ -85,13 +85,14 @@ async def serve(
     waiting = asyncio.create_task(ended.wait())
     await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
     loop.remove_reader(life_fd)
-    ledger.close()
     for task in tasks:
-        if task.done():
-            task.result()
         task.cancel()
     for door in doors:
         await door.close()
+    ledger.close()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            raise result
 
 
 class Door:

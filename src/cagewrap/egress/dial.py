@@ -70,6 +70,10 @@ class Far:
         except OSError as error:
             raise FarError(f"broke off ({error})") from error
 
+    def abort(self) -> None:
+        """Close it in the middle of whatever it was for."""
+        self.link.abort()
+
     @property
     def is_done(self) -> bool:
         """Whether another request can follow."""

@@ -83,6 +83,7 @@ class Near:
             return False
         self.is_idle = False
         self._service.count.begin()
+        self._service.changed()
         try:
             await self._pass_on(request)
         finally:
@@ -101,7 +102,7 @@ class Near:
             await self._answer(refusal)
             return
         try:
-            secret = await self._unless_gone(service.vault.read())
+            secret = await self._unless_gone(service.vault.read(), _forget)
         except SecretError as error:
             service.log(f"{service.upstream.name}: {error}")
             await self._answer(Refusal(_HOPELESS, str(error)))
@@ -116,7 +117,9 @@ class Near:
             if not framing and method in _HARMLESS:
                 await self._carry_twice(onward)
             else:
-                await self._carry_over(await self._unless_gone(service.dialer.take()), onward)
+                await self._carry_over(
+                    await self._unless_gone(service.dialer.take(), Far.abort), onward
+                )
         except FarError as error:
             service.count.failed += 1
             service.log(f"{service.upstream.name}: {error}")
@@ -126,13 +129,13 @@ class Near:
 
     async def _carry_twice(self, request: h11.Request) -> None:
         """As _carry_over, and once more if the API had closed the connection while it was idle."""
-        far = await self._unless_gone(self._service.dialer.take())
+        far = await self._unless_gone(self._service.dialer.take(), Far.abort)
         try:
             await self._carry_over(far, request)
         except FarError:
             if not far.is_used or self._conn.our_state is not h11.SEND_RESPONSE:
                 raise
-            far = await self._unless_gone(self._service.dialer.dial())
+            far = await self._unless_gone(self._service.dialer.dial(), Far.abort)
             await self._carry_over(far, request)
 
     async def _carry_over(self, far: Far, request: h11.Request) -> None:
@@ -237,18 +240,38 @@ class Near:
                 return event
             self._conn.receive_data(await self._link.read())
 
-    async def _unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
-        """What comes of it. Raises NearError when the agent does not wait for it."""
+    async def _unless_gone(self, work: Coroutine[Any, Any, T], discard: Callable[[T], None]) -> T:
+        """What comes of it. Raises NearError when the agent does not wait for it.
+
+        The work is not cancelled then, since a socket that is just connected would be lost; what
+        comes of it later is given to `discard`.
+        """
         task = asyncio.create_task(work)
         gone = asyncio.create_task(self._link.gone.wait())
         try:
             await asyncio.wait((task, gone), return_when=_FIRST)
-            if not task.done():
-                raise NearError("the agent is gone")
-            return task.result()
         finally:
-            task.cancel()
             gone.cancel()
+            if not task.done():
+                _late.add(task)
+                task.add_done_callback(lambda late: _discard(late, discard))
+        if not task.done():
+            raise NearError("the agent is gone")
+        return task.result()
+
+
+_late: set[asyncio.Task[Any]] = set()
+"""Work for agents that are gone; the event loop itself does not keep it alive."""
+
+
+def _discard(task: asyncio.Task[T], discard: Callable[[T], None]) -> None:
+    _late.discard(task)
+    if not task.cancelled() and task.exception() is None:
+        discard(task.result())
+
+
+def _forget(_secret: str) -> None:
+    """Nothing to let go of."""
 
 
 def _time_for_answer(body: asyncio.Task[None]) -> float | None:
