@@ -12,11 +12,14 @@ from cagewrap.gitsync.configtext import split_key
 from cagewrap.gitsync.names import is_ref_name
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_REMOTE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*")
+_SEGMENT = r"[A-Za-z0-9_](?:[A-Za-z0-9_.+-]*[A-Za-z0-9_+-])?"
+_REMOTE_NAME = re.compile(f"{_SEGMENT}(?:/{_SEGMENT})*")
+_USER = r"(?:[A-Za-z0-9_%+.~][^/@\s]*@)?"
+_HOST = r"(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\])"
 _URL = re.compile(
-    r"(?:https?|ssh|git\+ssh|ssh\+git|git)://(?:[^/@\s]*@)?[A-Za-z0-9\[][^\s/]*(?:/\S*)?"
+    rf"(?:https?|ssh|git\+ssh|ssh\+git|git)://{_USER}{_HOST}(?::[0-9]+)?(?:/\S*)?", re.ASCII
 )
-_SCP = re.compile(r"(?:[A-Za-z0-9_.+-]+@)?[A-Za-z0-9][A-Za-z0-9.-]*:(?!:)[^\s-][^\s]*")
+_SCP = re.compile(r"(?:[A-Za-z0-9_.+-]+@)?[A-Za-z0-9][A-Za-z0-9.-]*:[^\s\\:-][^\s\\]*")
 _REFSPEC = re.compile(r"[+^]?[A-Za-z0-9_./*-]*(?::[A-Za-z0-9_./*-]*)?")
 _BOOLEAN = re.compile(r"true|false|yes|no|on|off|0|1", re.IGNORECASE)
 _EMAIL = re.compile(r"[^\s<>]+")
@@ -53,7 +56,7 @@ def is_url(value: str, _remotes: Collection[str] = ()) -> bool:
     Not a path: a push to it runs the hooks that lie there, and the agent can write some. Not
     `ext::…` and the like, which are programs.
     """
-    if value.startswith("-") or "::" in value:
+    if value.startswith("-") or "::" in value.partition("://")[0]:
         return False
     if "://" in value:
         return _URL.fullmatch(value) is not None

@@ -107,7 +107,7 @@ def quote(value: str) -> str:
 def _items(text: str) -> list[_Item]:
     """Headers and variables in order; a header's text ends where its line's first variable is."""
     items: list[_Item] = []
-    section, at = "", 0
+    section, at = "", int(text.startswith("\ufeff"))
     text = text.replace("\r\n", " \n") if "\r\n" in text else text
     while at < len(text):
         end = _line_end(text, at)
