@@ -186,6 +186,14 @@ class Copies:
         self.notes.append(f"~/{name} could not be brought into the cage: {error.strerror or error}")
 
 
+def read_known(value: object) -> dict[str, Known]:
+    """`Copies.known` as it was written down."""
+    return {
+        name: (str(item[0]), int(item[1]), int(item[2]), int(item[3]))
+        for name, item in (value if isinstance(value, dict) else {}).items()
+    }
+
+
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 

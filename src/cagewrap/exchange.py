@@ -110,7 +110,8 @@ class Exchange:
                 self.foreign[slug] = one
                 self.twins.notes.append(
                     f"{self.twins.form.agent} keeps conversations of another directory under the "
-                    f"same name as this project's ({slug}, {one}): none of them is shared with the cage"
+                    f"same name as this project's ({slug}, {one}): "
+                    "none of them is shared with the cage"
                 )
                 return True
             if verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -56,3 +57,26 @@ def test_begun_in_the_cage(direct: Direct, caged: Caged, api: MockApi, log: Path
     assert say(direct, api, log, "go on", "--session", first) == first
     assert "the wren" in str(api.turns[-1].messages)
     caged.run("true")  # the fixture removes one that is there
+
+
+def test_settings_and_instructions_come_and_no_secret(
+    caged: Caged, host: Path, api: MockApi, log: Path
+) -> None:
+    mark = "MARKED-SECRET"
+    (host / "AGENTS.md").write_text("The owner likes herons.\n")
+    (host / "auth.json").write_text(json.dumps({"anthropic": {"type": "api_key", "key": mark}}))
+    settings = {"hideThinkingBlock": True, "theme": "light", "someToken": mark}
+    (host / "settings.json").write_text(json.dumps(settings))
+    other = {"baseUrl": "https://x/", "api": "openai-completions", "apiKey": mark, "models": []}
+    (host / "models.json").write_text(json.dumps({"providers": {"other": other}}))
+    caged.run("true")
+    home = Path(caged.env["HOME"])
+    assert caged.run("grep", "-rl", mark, home).stdout == b""
+    models = json.loads(caged.run("cat", home / ".pi/agent/models.json").stdout)
+    assert models == {"providers": {"other": {**other, "apiKey": "KEY_NOT_IN_THE_CAGE"}}}
+    (host / "models.json").unlink()
+    say(caged, api, log, "hello")
+    assert "The owner likes herons." in str(api.turns[-1].body)
+    inside = json.loads(caged.run("cat", home / ".pi/agent/settings.json").stdout)
+    assert inside["theme"] == "light"
+    assert "someToken" not in inside

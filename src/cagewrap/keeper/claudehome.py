@@ -18,15 +18,15 @@ from cagewrap.claudefiles import (
     stamp,
 )
 from cagewrap.claudesettings import (
-    merge_settings,
     shared_settings,
     updated_state,
     wanted_state,
 )
 from cagewrap.claudetree import find_originals, may_copy, memory_originals
-from cagewrap.copies import Copies, Finder, Original
+from cagewrap.copies import Copies, Finder, Original, read_known
 from cagewrap.keeper.care import Care, Note
 from cagewrap.keeper.conversations import host_config_dir, is_shown
+from cagewrap.keeper.merged import MergedFile
 from cagewrap.keeper.request import Request
 from cagewrap.model import Owner
 from cagewrap.paths import Paths
@@ -65,14 +65,10 @@ class ClaudeHome(Care):
         owner = Owner(os.getuid(), os.getgid(), "", record.home)
         places = protected.protected_places(owner, paths, os.environ)
         self._may_read = may_copy(places)
-        files = kept.get("files")
-        known = {
-            name: (str(item[0]), int(item[1]), int(item[2]), int(item[3]))
-            for name, item in (files if isinstance(files, dict) else {}).items()
-        }
-        self._copies = Copies(self._home_dir, known, self._may_read)
-        self._base = as_object(kept.get("settings"))
-        self._settings_stamp: object = kept.get("settings_stamp")
+        self._copies = Copies(self._home_dir, read_known(kept.get("files")), self._may_read)
+        self._settings = MergedFile(
+            self._home_dir, (".claude",), SETTINGS_FILE, kept.get("settings")
+        )
         self._wanted = as_object(kept.get("state"))
         self._found: tuple[str, float, dict[str, Original]] = ("", 0.0, {})
         self._plugins: tuple[object, dict[str, Original]] = (None, {})
@@ -156,32 +152,20 @@ class ClaudeHome(Care):
 
     def _bring_settings(self, config_dir: str, *, is_brokered: bool) -> bool:
         """Bring settings.json; whether anything had changed."""
+
+        def shared(settings: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+            host, left_out = shared_settings(settings)
+            if is_brokered and isinstance(host.get("env"), dict):
+                host["env"].pop("ANTHROPIC_BASE_URL", None)  # it would win over the broker's
+            return host, left_out
+
         path = os.path.join(config_dir, SETTINGS_FILE)
-        now = [*stamp(path), is_brokered]
-        if now == self._settings_stamp:
+        variant = "broker" if is_brokered else ""
+        if not self._settings.bring(path, self._may_read, shared, variant):
             return False
-        real = os.path.realpath(path)
-        if os.path.lexists(path) and not self._may_read(real):
-            raise OSError(f"{path} leads to {real}, which no cage gets")
-        host, left_out = shared_settings(read_object(path))
-        if is_brokered and isinstance(host.get("env"), dict):
-            host["env"].pop("ANTHROPIC_BASE_URL", None)  # it would win over the broker's
-        home = beneath.open_root(self._home_dir)
-        try:
-            directory = beneath.open_dir(home, (".claude",), make=True)
-            try:
-                theirs = read_theirs(directory, SETTINGS_FILE)
-                merged = merge_settings(self._base, host, theirs)
-                if merged != theirs:
-                    data = json.dumps(merged, indent=2, ensure_ascii=False).encode() + b"\n"
-                    beneath.write_regular(directory, SETTINGS_FILE, data)
-            finally:
-                os.close(directory)
-        finally:
-            os.close(home)
-        self._base, self._settings_stamp = host, now
-        if left_out:
-            self._say(self._log, f"settings.json in the cage lacks {', '.join(left_out)}")
+        if self._settings.left_out:
+            names = ", ".join(self._settings.left_out)
+            self._say(self._log, f"settings.json in the cage lacks {names}")
         return True
 
     # -- .claude.json --------------------------------------------------------------------------
@@ -228,8 +212,7 @@ class ClaudeHome(Care):
         self._copies.is_changed = False
         value = {
             "files": self._copies.known,
-            "settings": self._base,
-            "settings_stamp": self._settings_stamp,
+            "settings": self._settings.state,
             "state": self._wanted,
         }
         sessions.write_json(self._file, value)

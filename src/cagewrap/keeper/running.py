@@ -18,6 +18,7 @@ from cagewrap.keeper.launcher import Inside, Launcher, look_inside
 from cagewrap.keeper.login import Login
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.message import Message
+from cagewrap.keeper.pihome import PiHome
 from cagewrap.keeper.ports import Ports
 from cagewrap.keeper.request import Request
 from cagewrap.keeper.upkeep import Upkeep
@@ -83,6 +84,7 @@ class Running:
             Conversations(record, paths, log),
             Conversations(record, paths, log, PI),
             ClaudeHome(record, paths, log, is_brokered),
+            PiHome(record, paths, log),
         )
 
     def open_ports(self, note: Callable[[str], None]) -> None:

@@ -1,0 +1,67 @@
+"""A JSON file of the owner's in a private HOME, which the agent may change there too."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+from cagewrap import beneath
+from cagewrap.claudefiles import as_object, read_object, read_theirs, stamp
+from cagewrap.claudesettings import merge_settings
+
+Shared = Callable[[dict[str, Any]], tuple[dict[str, Any], tuple[str, ...]]]
+"""From the owner's values to what a cage gets of them, and the names of what was left out."""
+
+
+class MergedFile:
+    """Follows the owner's file; where both have changed a key, the agent's stays."""
+
+    def __init__(self, home_dir: str, parts: tuple[str, ...], name: str, kept: object) -> None:
+        """parts: its directory in HOME. kept: what `state` was when an earlier keeper ended."""
+        self._home_dir = home_dir
+        self._parts = parts
+        self._name = name
+        self._base = as_object(as_object(kept).get("base"))
+        self._stamp: object = as_object(kept).get("stamp")
+        self.left_out: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> dict[str, object]:
+        """To be kept for the next keeper."""
+        return {"base": self._base, "stamp": self._stamp}
+
+    def bring(
+        self, path: str, may_read: Callable[[str], bool], shared: Shared, variant: str = ""
+    ) -> bool:
+        """Bring the file if it has changed; whether it had. variant: changes with `shared`.
+
+        Raises OSError, ValueError, TypeError, and changes nothing then.
+        """
+        now = [*stamp(path), variant]
+        if now == self._stamp:
+            return False
+        real = os.path.realpath(path)
+        if os.path.lexists(path) and not may_read(real):
+            raise OSError(f"{path} leads to {real}, which no cage gets")
+        host, self.left_out = shared(read_object(path))
+        if host or self._base:
+            self._merge(host)
+        self._base, self._stamp = host, now
+        return True
+
+    def _merge(self, host: dict[str, Any]) -> None:
+        home = beneath.open_root(self._home_dir)
+        try:
+            directory = beneath.open_dir(home, self._parts, make=True)
+            try:
+                theirs = read_theirs(directory, self._name)
+                merged = merge_settings(self._base, host, theirs)
+                if merged != theirs:
+                    data = json.dumps(merged, indent=2, ensure_ascii=False).encode() + b"\n"
+                    beneath.write_regular(directory, self._name, data)
+            finally:
+                os.close(directory)
+        finally:
+            os.close(home)
