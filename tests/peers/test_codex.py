@@ -16,7 +16,8 @@ from mock_api import MockApi
 from places import PEERS, Caged, Place, wait_until
 
 CODEX = PEERS / "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl"
-FREELY = ("--json", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check")
+REPORTING = ("--json", "--skip-git-repo-check")
+FREELY = (*REPORTING, "--dangerously-bypass-approvals-and-sandbox")
 CONFIG = """
 model = "mock"
 model_provider = "mock"
@@ -41,6 +42,7 @@ def programs() -> tuple[Path, ...]:
 @pytest.fixture(autouse=True)
 def key(env: dict[str, str]) -> None:
     env["OPENAI_API_KEY"] = "sk-test-codex"
+    env["TMPDIR"] = "/var/tmp"  # codex keeps no helpers below it, and HOME is in /tmp
 
 
 def started(place: Place, api: MockApi, *args: str) -> subprocess.Popen[bytes]:
@@ -79,6 +81,19 @@ def test_message(place: Place, api: MockApi) -> None:
     assert_made_by_owner(made)
     assert api.turns[-1].authorization == "Bearer sk-test-codex"
     assert_nothing_left(place)
+
+
+def test_its_own_sandbox(place: Place, api: MockApi, request: pytest.FixtureRequest) -> None:
+    """It puts an empty `.codex` into the project while a command runs, and removes it."""
+    if isinstance(place, Caged):
+        reason = "that .codex is held back at once, and cannot be removed"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    script = "@@bash echo made inside > made.txt; echo out > /etc/out.txt; sleep 1; cat made.txt"
+    events = run(place, api, "exec", *REPORTING, "--sandbox", "workspace-write", script)
+    [command] = items(events, "command_execution")
+    assert command["exit_code"] == 0, command
+    assert (place.project / "made.txt").read_text() == "made inside\n"
+    assert place.run("sh", "-c", "test -e /etc/out.txt").returncode == 1
 
 
 def test_resume(place: Place, api: MockApi) -> None:
