@@ -18,6 +18,9 @@ from driving import Callbacks, ask, connected, drive, eventually, rest_of_turn
 from mock_api import MockApi
 from mock_login import ACCESS, MockLogin, credentials
 from test_codex import CODEX, FREELY
+from test_first_start import Screen, answers, screens, start
+
+__all__ = ("screens",)  # a fixture
 
 KEY = "sk-ant-api03-PLANTED"
 OAUTH = "sk-ant-oat01-PLANTED"
@@ -202,6 +205,21 @@ def test_auth_status_knows_the_login(caged: places.Caged) -> None:
     done = caged.claude("auth", "status", "--json")
     found = json.loads(done.stdout)
     assert (done.returncode, found["loggedIn"], found["authMethod"]) == (0, True, "claude.ai")
+
+
+@pytest.mark.parametrize("login", ["key", "subscription"])
+def test_a_first_start_on_a_terminal_shows_the_prompt(
+    request: pytest.FixtureRequest,
+    caged: places.Caged,
+    api: MockApi,
+    screens: list[Screen],
+    login: str,
+) -> None:
+    """There is no network: what Claude asks of api.anthropic.com beside cannot be in the way."""
+    request.getfixturevalue(login)
+    answers(start(screens, caged), api)
+    asked = api.messages[-1]
+    assert (asked.api_key or asked.authorization) in (KEY, f"Bearer {OAUTH}")
 
 
 @pytest.mark.usefixtures("key")
