@@ -140,6 +140,26 @@ def test_the_agent_does_not_notice(cage: Cage, path: str) -> None:
         assert cage.cagewrap("rm").code == 0
 
 
+def test_a_directory_of_another_user_of_the_cage(cage: Cage) -> None:
+    script = "mkdir x; echo evil >x/tasks.json; chown -R 33:33 x; mv x .zed; sleep 1; cat .zed/*"
+    assert cage.text("sh", "-c", script) == "evil\n"
+    settle(cage)
+    assert contents(cage.project / ".zed") == {}
+    assert cage.cagewrap("rm").code == 0
+    subprocess.run(
+        ["podman", "unshare", "rm", "-rf", *cage.project.glob(".cagewrap-*")], check=True
+    )
+
+
+def test_what_was_dropped_leaves_no_directory(cage: Cage) -> None:
+    cage.text("sh", "-c", "mkdir .zed; echo z >.zed/tasks.json")
+    settle(cage)
+    assert cage.cagewrap("review", "--drop", ".zed/tasks.json").code == 0
+    cage.stop()
+    cage.text("true")
+    assert names(cage) == {".claude", ".vscode"}
+
+
 HOLD_OPEN = """
 import os, time
 os.mkdir(".zed")

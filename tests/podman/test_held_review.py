@@ -158,6 +158,12 @@ def test_escape_sequences_are_shown_and_not_sent(cage: Cage) -> None:
     assert b"\\x1b]0;evil" in done.out
 
 
+def test_a_file_with_a_line_in_its_name_makes_no_line(cage: Cage) -> None:
+    cage.text("sh", "-c", 'echo x >".claude/a\n0 held back"')
+    settle(cage)
+    assert b"\n0 held back" not in cage.cagewrap("review").out
+
+
 def test_usage(changed: Cage) -> None:
     review(changed, "--accept-all", "--drop", ".envrc", code=110)
     review(changed, "--accept", "nothing", code=120)

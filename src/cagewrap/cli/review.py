@@ -86,7 +86,7 @@ def _settle(
             continue
         done.append({"what": what, "path": path, "detail": said})
         if not as_json:
-            click.echo(printable(f"{what} {path}" + (f" ({said})" if said else "")))
+            click.echo(_line(f"{what} {path}" + (f" ({said})" if said else "")))
     if as_json:
         click.echo(envelope(failure, done=done))
     if failure is not None:
@@ -98,7 +98,7 @@ def _show(name: str, shown: tuple[Held, ...]) -> None:
         click.echo("nothing is held back", err=True)
         return
     for one in shown:
-        click.echo(printable(f"{one.path}  [{one.kind}: {one.why}]"))
+        click.echo(_line(f"{one.path}  [{one.kind}: {one.why}]"))
         if one.diff:
             click.echo(printable(one.diff))
     click.echo(
@@ -106,3 +106,8 @@ def _show(name: str, shown: tuple[Held, ...]) -> None:
         "--drop PATH | --drop-all",
         err=True,
     )
+
+
+def _line(text: str) -> str:
+    """One line, whatever an agent has called its files."""
+    return printable(text).replace("\n", "\\n")

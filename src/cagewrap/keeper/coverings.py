@@ -34,7 +34,8 @@ class Coverings:
         self._store = store
         self.hooks = ""
         """A directory that git runs hooks of, beside the usual ones."""
-        self._copies = {one.path: one for one in directory.held_directories(store)}
+        held = directory.held_directories(store)
+        self._copies = {one.path: one for one in held if os.listdir(one.copy_dir)}
         self._covered: dict[str, Identity] = {}
         self._kept: dict[str, int] = {}
         """Descriptors of what is covered, so that its number is not given to another."""
