@@ -151,6 +151,21 @@ def test_a_directory_of_another_user_of_the_cage(cage: Cage) -> None:
     )
 
 
+@pytest.mark.parametrize("wrong", ["chmod 0 .claude", "chown 33:33 .claude", "chmod -R 0 .claude"])
+def test_an_agent_that_shuts_the_owner_out_of_its_copy(
+    cage: Cage, claude: Path, wrong: str
+) -> None:
+    cage.text("sh", "-c", f"echo evil >.claude/settings.json; {wrong}")
+    settle(cage)
+    write(claude / "settings.json", "mine\n")
+    assert cage.text("echo", "on") == "on\n"
+    assert cage.cagewrap("review").code == 0
+    cage.stop()
+    assert cage.text("echo", "on") == "on\n"
+    assert contents(claude) == {"settings.json": "mine\n", "agents/reviewer.md": "review\n"}
+    assert cage.cagewrap("rm").code == 0
+
+
 def test_what_was_dropped_leaves_no_directory(cage: Cage) -> None:
     cage.text("sh", "-c", "mkdir .zed; echo z >.zed/tasks.json")
     settle(cage)

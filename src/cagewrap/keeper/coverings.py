@@ -35,7 +35,7 @@ class Coverings:
         self.hooks = ""
         """A directory that git runs hooks of, beside the usual ones."""
         held = directory.held_directories(store)
-        self._copies = {one.path: one for one in held if os.listdir(one.copy_dir)}
+        self._copies = {one.path: one for one in held if not _is_empty(one.copy_dir)}
         self._covered: dict[str, Identity] = {}
         self._kept: dict[str, int] = {}
         """Descriptors of what is covered, so that its number is not given to another."""
@@ -185,7 +185,7 @@ class Coverings:
     def _sync(self, path: str) -> None:
         if path in self._is_late:
             return
-        with self._opened(path) as host:
+        with contextlib.suppress(OSError), self._opened(path) as host:
             self._copies[path].sync(host)
 
     @contextmanager
@@ -257,3 +257,10 @@ class Coverings:
             for source, target in self._record.binds
             if full.startswith(source.rstrip("/") + "/")
         ] or [full]
+
+
+def _is_empty(directory: str) -> bool:
+    try:
+        return not os.listdir(directory)
+    except OSError:  # an agent has taken our rights to it: it has one
+        return False
