@@ -343,6 +343,15 @@ def test_requests_are_counted_for_each_session(cage: Cage, api: Api) -> None:
     }
 
 
+def test_a_cage_for_one_command_leaves_nothing(cage: Cage, api: Api) -> None:
+    configure(cage, api)
+    give_token(cage)
+    for _ in range(5):
+        assert ask(cage, "/v1/messages", "x", flags=("--rm",))["status"] == 200
+    assert wait_until(lambda: cage.names() == [], 10), cage.names()
+    assert wait_until(lambda: brokers() == [], 2)
+
+
 def test_another_agent_by_a_table_of_its_own(cage: Cage, api: Api, seen: Seen) -> None:
     """In any mode of Claude's login, at the port its own configuration names."""
     secret = cage.place.root / "key"

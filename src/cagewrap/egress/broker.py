@@ -62,9 +62,9 @@ async def serve(
 ) -> None:
     """Serve on the listeners, one of each upstream, until `life_fd` is at its end.
 
-    directory: where the counts are kept. env: the owner's.
+    directory: where the counts are kept, "" for nowhere. env: the owner's.
     """
-    counts = read_counts(directory)
+    counts = read_counts(directory) if directory else {}
     ledger = Ledger(directory, {one.name: counts.get(one.name, Count()) for one in upstreams})
     log = Log()
     doors: list[Door] = []
@@ -160,7 +160,7 @@ class Ledger:
 
     def changed(self) -> None:
         """Something was counted."""
-        if self._timer is None:
+        if self._timer is None and self._directory:
             self._timer = asyncio.get_running_loop().call_later(_FLUSH_S, self.flush)
 
     def close(self) -> None:

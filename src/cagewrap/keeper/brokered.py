@@ -55,7 +55,8 @@ class Brokered(Care):
         self._log = log
         self._init_pid = init_pid
         self._record = record
-        self._directory = paths.cage_dir(record.name)
+        # That of a cage for one command is deleted while the broker may still write.
+        self._directory = "" if record.rm else paths.cage_dir(record.name)
         self._login_dir = os.path.join(paths.cage_login_dir(record.name), DIRECTORY)
         self._stamp: Stamp = (0, 0, 0)
         self._brokers: dict[tuple[Upstream, ...], Broker] = {}
