@@ -28,7 +28,7 @@ def carry_once(pair: Pair, *, may_refill: bool) -> Outcome:
             outcome = carry(pair, index_pack)
         write_count(pair)
     except OSError as error:
-        outcome = Outcome(notes=[f"git's state cannot be carried: {error}"])
+        outcome = Outcome(states=[f"git's state cannot be carried: {error}"])
     return outcome
 
 

@@ -61,7 +61,8 @@ class Twin:
         )
 
     def carry(self) -> list[str]:
-        return self.outcome().notes
+        outcome = self.outcome()
+        return outcome.notes + outcome.states
 
     def outcome(self) -> Outcome:
         return carry(self.pair(), index_pack)
@@ -519,3 +520,24 @@ def test_an_agent_that_removes_its_git_directory_removes_nothing_of_the_hosts(tw
     before = listing(twin.git_dir)
     assert "removed" in twin.carry()[0]
     assert listing(twin.git_dir) == before
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
+@pytest.mark.parametrize("path", ["refs", "refs/heads", "packed-refs"])
+def test_what_cannot_be_read_is_not_deleted(twin: Twin, path: str) -> None:
+    twin.host("branch", "x")
+    twin.cage("pack-refs", "--all")
+    twin.carry()
+    (twin.copy / path).chmod(0)
+    twin.carry()
+    assert len(twin.host("for-each-ref").splitlines()) == 2
+
+
+def test_packed_refs_that_are_gone_delete_nothing(twin: Twin) -> None:
+    twin.host("branch", "x")
+    twin.host("pack-refs", "--all")
+    twin.cage("pack-refs", "--all")
+    twin.carry()
+    (twin.copy / "packed-refs").unlink()
+    twin.carry()
+    assert len(twin.host("for-each-ref").splitlines()) == 2

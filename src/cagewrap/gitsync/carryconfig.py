@@ -31,7 +31,7 @@ def carry_config(place: Place, context: Context) -> None:
         host_text, host = read_config(place.host)
         cage_text, cage = read_config(place.cage)
     except (OSError, ConfigRefusedError) as error:
-        context.note(f"git's configuration is not carried: {error}")
+        context.state(f"git's configuration is not carried: {error}")
         return
     base = {key: tuple(values) for key, values in place.base.get("config", {}).items()}
     changes = merge(base, host, cage)
@@ -55,7 +55,7 @@ def carry_config(place: Place, context: Context) -> None:
         context.is_busy = True
         return
     except OSError as error:
-        context.note(f"git's configuration is not carried: {error}")
+        context.state(f"git's configuration is not carried: {error}")
         return
     place.base["config"] = {key: list(values) for key, values in host.items()}
 

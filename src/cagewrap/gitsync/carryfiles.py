@@ -90,7 +90,7 @@ def carry_index(place: Place, context: Context) -> None:
             place.host, context, stamps[0], base.get("host"), base.get("host_digest")
         )
     except (OSError, git_index.IndexRefusedError) as error:
-        context.note(f"git's index of the host cannot be read, and is not carried: {error}")
+        context.state(f"git's index of the host cannot be read, and is not carried: {error}")
         return
     try:
         _, cage_digest = _digest_of(
@@ -122,7 +122,7 @@ def carry_index(place: Place, context: Context) -> None:
         context.is_busy = True
         return
     except OSError as error:
-        context.note(f"git's index is not carried: {error}")
+        context.state(f"git's index is not carried: {error}")
         return
     place.base["index"] = found
 
@@ -148,7 +148,7 @@ def _refused(
     context: Context,
 ) -> None:
     base["host"], base["cage"] = as_list(stamps[0]), as_list(stamps[1])
-    context.note(f"what the agent staged is not carried to the host: its index is refused: {error}")
+    context.state(f"what the agent staged is not carried: its index is refused: {error}")
 
 
 def _index_to_host(
@@ -161,7 +161,7 @@ def _index_to_host(
         try:
             cleaned = git_index.clean(cage, context.oid_bytes, host)
         except git_index.IndexRefusedError as error:
-            context.note(f"what the agent staged is not carried to the host: {error}")
+            context.state(f"what the agent staged is not carried: {error}")
             return
         content = cleaned.content
         for path in cleaned.left_out:

@@ -34,7 +34,7 @@ def carry_refs(place: Place, context: Context) -> tuple[Refs, Refs] | None:
         host = read_refs(place.host, context.oid_length)
         cage = read_refs(place.cage, context.oid_length)
     except (TooManyError, OSError) as error:
-        context.note(f"git refs are not carried: {str(error) or 'there are too many'}")
+        context.state(f"git refs are not carried: {str(error) or 'there are too many'}")
         return None
     base = place.base.setdefault("refs", {})
     changes = merge(
@@ -44,7 +44,9 @@ def carry_refs(place: Place, context: Context) -> tuple[Refs, Refs] | None:
         may_reach_host=is_carried_to_host,
         may_reach_cage=is_carried_to_cage,
     )
-    _keep_what_is_hidden(changes, cage)
+    _look_for_packed(place, cage, host)
+    _keep_what_is_hidden(changes.to_host, cage)
+    _keep_what_is_hidden(changes.to_cage, host)
     _save_conflicts(changes, host, context)
     _refuse_collisions(changes, host, context)
     if changes.to_host:
@@ -56,19 +58,26 @@ def carry_refs(place: Place, context: Context) -> tuple[Refs, Refs] | None:
     for name, why in failed.items():
         context.is_busy |= why in ("busy", "changed")
         if why not in ("busy", "changed"):
-            context.note(f"the git ref {name} was not carried: {why}")
+            context.state(f"the git ref {name} was not carried: {why}")
     if changes.to_host or changes.to_cage:
         context.has_written = True
         _carry_logs(place, changes, failed)
     return host, cage
 
 
-def _keep_what_is_hidden(changes: Changes[str], cage: Refs) -> None:
+def _look_for_packed(place: Place, cage: Refs, host: Refs) -> None:
+    """git never removes packed-refs: where it is gone, what was in it is not deleted."""
+    is_there = place.cage.stamp("packed-refs") is not None
+    if place.base.get("packed") and not is_there:
+        cage.bad += [name for name in host.values if name not in cage.values]
+    place.base["packed"] = is_there
+
+
+def _keep_what_is_hidden(changes: dict[str, str | None], refs: Refs) -> None:
     """Where something lies that is no ref or directory, what was there is not deleted."""
-    for bad in cage.bad:
-        hidden = [n for n in changes.to_host if n == bad or n.startswith(bad + "/")]
-        for name in hidden:
-            del changes.to_host[name]
+    for bad in refs.bad:
+        for name in [n for n in changes if n == bad or n.startswith(bad + "/")]:
+            del changes[name]
 
 
 def _save_conflicts(changes: Changes[str], host: Refs, context: Context) -> None:
@@ -96,7 +105,7 @@ def _refuse_collisions(changes: Changes[str], host: Refs, context: Context) -> N
     for name in new:
         if name in above or any(part in staying for part in _above(name)):
             del changes.to_host[name]
-            context.note(f"the git ref {name} was not carried: another of yours is in its way")
+            context.state(f"the git ref {name} was not carried: another of yours is in its way")
 
 
 def _refuse_missing(changes: Changes[str], host: Refs, place: Place, context: Context) -> None:
@@ -107,7 +116,7 @@ def _refuse_missing(changes: Changes[str], host: Refs, place: Place, context: Co
             continue
         if not place.has_object(value):
             del changes.to_host[name]
-            context.note(f"the git ref {name} was not carried: its object {value} is missing")
+            context.state(f"the git ref {name} was not carried: its object {value} is missing")
 
 
 def _above(name: str) -> list[str]:
@@ -201,7 +210,7 @@ def carry_head(place: Place, context: Context) -> None:
     if is_cages and not value.startswith("ref:"):
         place.bring()
         if not place.has_object(value):
-            context.note(f"HEAD was not carried: its object {value} is missing")
+            context.state(f"HEAD was not carried: its object {value} is missing")
             return
     if not is_cages and host == base and place.leads:
         return  # what the cage has is no HEAD: the agent's affair

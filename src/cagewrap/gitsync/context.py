@@ -21,12 +21,14 @@ class IndexBase(TypedDict, total=False):
 class Base(TypedDict, total=False):
     """What both sides had when a place was last carried. JSON.
 
-    refs: name -> value. head: HEAD's value. files: name -> digest of its content ("": none).
+    refs: name -> value. packed: whether the cage has packed-refs. head: HEAD's value. files: name
+    -> digest of its content ("": none).
     config: the host's. logs: sizes of logs on the host and in the cage. mirror: path -> digest of
     a file of which only the host's side is carried.
     """
 
     refs: dict[str, str]
+    packed: bool
     head: str
     files: dict[str, str]
     index: IndexBase
@@ -60,7 +62,8 @@ class Context:
     """One run.
 
     session: what a conflict's refs are named after. inside_ids: uid and gid that the owner's files
-    seem to have inside. notes: sentences for the owner. is_busy: something could not be carried
+    seem to have inside. notes: sentences for the owner on what happened. states: on what is so, and
+    is said once for as long as it is. is_busy: something could not be carried
     because git's lock of it is held. has_written: something was carried.
     """
 
@@ -69,8 +72,14 @@ class Context:
     owner_ids: tuple[int, int]
     inside_ids: tuple[int, int]
     notes: list[str] = field(default_factory=list)
+    states: list[str] = field(default_factory=list)
     is_busy: bool = False
     has_written: bool = False
+
+    def state(self, text: str) -> None:
+        """Say what is so."""
+        if text not in self.states:
+            self.states.append(text)
 
     def note(self, text: str) -> None:
         """Say something once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +25,8 @@ class Refs:
     """All refs of one side at one time.
 
     values: name -> object id or `ref: NAME`. loose: which have a file of their own.
-    directories: those below `refs` that were looked at. bad: names whose files are no refs.
+    directories: those below `refs` that were looked at. bad: files that are no refs, and
+    directories that cannot be read.
     """
 
     values: dict[str, str] = field(default_factory=dict)
@@ -43,11 +43,7 @@ def read_refs(side: Side, oid_length: int) -> Refs:
     """Every ref. Raises OSError when packed-refs cannot be read, TooManyError."""
     found = Refs()
     found.values = parse_packed(side.read("packed-refs", PACKED_BYTES) or b"", oid_length)
-    try:
-        fd = beneath.open_dir(side.fd, ["refs"])
-    except OSError:
-        return found
-    _read_loose(fd, "refs", found, oid_length)
+    _read_below(side.fd, "refs", "refs", found, oid_length)
     return found
 
 
@@ -79,6 +75,18 @@ def parse_packed(content: bytes, oid_length: int) -> dict[str, str]:
     return values
 
 
+def _read_below(fd: int, name: str, path: str, found: Refs, oid_length: int) -> None:
+    """A directory that cannot be read is no empty one."""
+    try:
+        below = beneath.open_dir(fd, [name])
+    except FileNotFoundError:
+        return
+    except OSError:
+        found.bad.append(path)
+        return
+    _read_loose(below, path, found, oid_length)
+
+
 def _read_loose(fd: int, path: str, found: Refs, oid_length: int) -> None:
     """Add what lies in one directory, whose descriptor is closed."""
     found.directories.append(path)
@@ -91,8 +99,7 @@ def _read_loose(fd: int, path: str, found: Refs, oid_length: int) -> None:
         for name, is_directory in listed:
             whole = f"{path}/{name}"
             if is_directory:
-                with contextlib.suppress(OSError):
-                    _read_loose(beneath.open_dir(fd, [name]), whole, found, oid_length)
+                _read_below(fd, name, whole, found, oid_length)
             elif not name.endswith(".lock") and not name.startswith(beneath.TEMPORARY_PREFIX):
                 _read_one(fd, name, whole, found, oid_length)
     finally:

@@ -41,12 +41,14 @@ _RACY_NS = 20_000_000
 
 @dataclass(slots=True)
 class Outcome:
-    """How a run went. paths, stamps: what to look at to see whether another one is needed.
+    """How a run went. notes, states: see Context.
 
-    is_settled: nothing was left to carry, and a change from here on is seen in the stamps.
+    paths, stamps: what to look at to see whether another one is needed. is_settled: nothing was
+    left to carry, and a change from here on is seen in the stamps.
     """
 
     notes: list[str] = field(default_factory=list)
+    states: list[str] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     stamps: list[Stamp | None] = field(default_factory=list)
     is_settled: bool = False
@@ -66,6 +68,7 @@ def carry(pair: Pair, index_pack: IndexPack, *, may_refill: bool = False) -> Out
             run = _Run(pair, host, cage, base, index_pack, may_refill=may_refill)
             context = run.carry()
             outcome.notes += [note for note in context.notes if note not in outcome.notes]
+            outcome.states = context.states
             outcome.paths, outcome.stamps = run.paths, run.stamps
             outcome.is_settled = not (context.is_busy or context.has_written or run.is_racy)
             if not run.has_new_paths:
@@ -134,6 +137,8 @@ class _Run:
         if not is_git_dir(self.host) and not begin_on_host(
             self.pair, self.host, self.cage, self.base, context
         ):
+            if os.listdir(self.host.fd):
+                context.state(f"git does not work in the cage: {self.pair.host} is no repository")
             self._watch([""], {"": ["refs", "objects"]})
             return context
         names = ["", *self.pair.modules]
@@ -163,7 +168,7 @@ class _Run:
             try:
                 cage = self._cage_below(name)
             except OSError as error:
-                context.note(f"git in {name or self.pair.host} is not carried: {error.strerror}")
+                context.state(f"git in {name or self.pair.host} is not carried: {error.strerror}")
                 return
             with contextlib.closing(cage):
                 if not self._is_usable(cage, host, name, base, context):
@@ -198,7 +203,7 @@ class _Run:
         """
         if base.get("refs") and not is_begun(cage):
             if not self.may_refill:
-                context.note("the agent has removed its git directory: yours stays as it is")
+                context.state("the agent has removed its git directory: yours stays as it is")
                 return False
             empty(cage.fd, name)
             fill(host.fd, cage.fd, name)

@@ -151,14 +151,14 @@ class GitCare(Care):
 
     def _carried(self, answer: bytes) -> None:
         self._job = None
-        outcome = Outcome(notes=["git's state could not be carried; see cagewrap logs"])
+        outcome = Outcome(states=["git's state could not be carried; see cagewrap logs"])
         if answer:
             found = json.loads(answer)
             found["stamps"] = [tuple(one) if one else None for one in found["stamps"]]
             outcome = Outcome(**found)
-        self._outcome = outcome
-        for text in outcome.notes:
-            if text not in self._notes:
+        before, self._outcome = self._outcome, outcome
+        for text in (*outcome.notes, *outcome.states):
+            if text not in self._notes and text not in before.states:
                 self._log(f"git: {text}")
                 self._notes.append(text)
         waiting, self._waiting, self._late = self._waiting, self._late, []
