@@ -327,7 +327,7 @@ os.execv(sys.executable, [sys.executable, "-c", "from cagewrap.egress.broker imp
 class Process:
     """A broker as a keeper starts it."""
 
-    def __init__(self, directory: Path, upstream: Upstream) -> None:
+    def __init__(self, directory: Path, upstream: Upstream, **env: str) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
         orders = os.memfd_create("orders")
@@ -340,7 +340,11 @@ class Process:
         self.child = subprocess.Popen(
             [sys.executable, "-c", LAUNCH, ",".join(map(str, fds))],
             pass_fds=fds,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": ":".join([str(SOURCE), *sys.path])},
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": ":".join([str(SOURCE), *sys.path]),
+                **env,
+            },
         )
         os.close(orders)
         os.close(reader)
@@ -375,6 +379,20 @@ def test_the_process_keeps_its_secret_and_ends_with_its_keeper(tmp_path: Path) -
             assert process.child.returncode == 0
             assert not wire.is_open()
     assert read_counts(str(tmp_path))["claude"].requests == 1
+
+
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", ""])
+def test_the_process_trusts_the_owners_ca(tmp_path: Path, variable: str) -> None:
+    ca, context = make_certificate(tmp_path)
+    (tmp_path / "key").write_text(API_KEY)
+    with Api(show_login, context) as api:
+        base_url = f"https://localhost:{api.port}"
+        upstream = Upstream("claude", base_url, Secret(file=f"{tmp_path}/key"))
+        process = Process(tmp_path, upstream, **({variable: str(ca)} if variable else {}))
+        with process.connect() as wire:
+            wire.send(get())
+            assert wire.head().status == (200 if variable else 502)
+        process.end()
 
 
 def test_large_bodies_cost_the_process_little(tmp_path: Path) -> None:

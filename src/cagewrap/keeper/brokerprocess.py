@@ -35,7 +35,7 @@ class Broker:
         env: Mapping[str, str],
         log: Callable[[str], None],
     ) -> None:
-        """Owns the listeners, one of each upstream. Starts it. directory: where it counts, or ""."""
+        """Owns the listeners, one of each upstream. directory: where it counts, or ""."""
         self.upstreams = upstreams
         self._loop = loop
         self._listeners = [_high(listener) for listener in listeners]
