@@ -381,7 +381,7 @@ def elsewhere(cage: Cage) -> Iterator[Cage]:
 
 
 def test_a_directory_is_moved_out_to_another_file_system(elsewhere: Cage) -> None:
-    script = "mkdir -p .zed/a; echo z >.zed/a/x; ln -s x .zed/a/y; mkfifo .zed/p; sleep 1.2"
+    script = "mkdir -p d/a; echo z >d/a/x; ln -s x d/a/y; mkfifo d/p; mv d .zed; sleep 1"
     elsewhere.text("sh", "-c", script)
     assert names(elsewhere) == {".claude", ".vscode", ".zed"}
     assert contents(elsewhere.project) == {}
@@ -416,10 +416,3 @@ def test_what_is_hidden_in_a_directory_is_not_in_the_copy(cage: Cage) -> None:
     write(cage.project / ".idea/seen", "changed\n")
     assert cage.text("sh", "-c", script, flags=flags) == "changed\n"
     assert b"secret" not in cage.cagewrap("review").out
-
-
-def test_the_agent_does_not_notice_on_another_file_system(elsewhere: Cage) -> None:
-    done = elsewhere.run("sh", "-c", work(".cursor/rules/deep"))
-    assert done.code == 0, done.err
-    assert done.out == b"one\ntwo\n" * 5
-    assert contents(elsewhere.project) == {}
