@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from cagewrap import proc
 from cagewrap.errors import PodmanMissingError
@@ -14,19 +18,21 @@ from cagewrap.gitsync.sync import Outcome, carry, start_anew
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record
 
+ALONE_S = 3.0
 PACK_S = 3600.0
 """How long git may take to check a pack."""
 
 
 def carry_once(pair: Pair, *, may_refill: bool) -> Outcome:
-    """One run. What goes wrong is among the notes."""
+    """One run. What goes wrong is among the states."""
     try:
-        try:
-            outcome = carry(pair, index_pack, may_refill=may_refill)
-        except ReplacedError:
-            start_anew(pair)
-            outcome = carry(pair, index_pack)
-        write_count(pair)
+        with _alone(pair):
+            try:
+                outcome = carry(pair, index_pack, may_refill=may_refill)
+            except ReplacedError:
+                start_anew(pair)
+                outcome = carry(pair, index_pack)
+            write_count(pair)
     except OSError as error:
         outcome = Outcome(states=[f"git's state cannot be carried: {error}"])
     return outcome
@@ -37,8 +43,29 @@ def carry_last(paths: Paths, record: Record) -> None:
     store = git_store(paths, record.name)
     pair = pair_of(record, find_layout(record.project), store)
     if pair.host and os.path.exists(pair.base_file):
-        with contextlib.suppress(OSError, ReplacedError):
+        with contextlib.suppress(OSError, ReplacedError), _alone(pair):
             carry(pair, index_pack)
+
+
+@contextmanager
+def _alone(pair: Pair) -> Iterator[None]:
+    """One run at a time: that of a keeper that has left may be at work on a large pack. Raises
+    OSError when it still is after a while."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    fd = os.open(pair.base_file + ".lock", flags, 0o600)
+    try:
+        deadline = time.monotonic() + ALONE_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(fd)
 
 
 def index_pack(path: str, is_sha256: bool) -> bool:  # noqa: FBT001

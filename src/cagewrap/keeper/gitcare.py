@@ -27,7 +27,8 @@ from cagewrap.sessions import Record
 
 AFTER_S = 10.0
 """How long the end of a message is held up until the host has what the agent did."""
-CLOSE_S = 60.0
+CLOSE_S = 15.0
+"""The same when the cage stops; what takes longer goes on without a keeper."""
 AGAIN_S = (0.05, 30.0)
 """When a run could not carry all, or not see whether it did, another is made after this; then
 after twice the time, and so on up to the second."""
