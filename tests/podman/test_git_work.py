@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -350,3 +351,19 @@ def test_a_spelling_through_a_symlink_is_covered(repository: Repository) -> None
     repository.inside(f"cd {link}; {script}", cwd=link, env=env)
     assert "fsmonitor" not in (repository.path / ".git/config").read_text()
     assert repository.subjects() == ["x", "first"]
+
+
+def test_a_repository_that_no_cage_may_write_to(cage: Cage) -> None:
+    """git does not work then, as `--dry-run` says; all else does."""
+    place = Path.home() / ".cache" / "cagewrap-test-repository"
+    place.mkdir(parents=True)
+    repository = Repository(cage, place)
+    try:
+        repository.begin()
+        tree = cage.place.root / "tree"
+        repository.git("worktree", "add", "-q", str(tree))
+        done = cage.run("sh", "-c", "git log; echo changed > .git; echo ran", cwd=tree)
+        assert done.out == b"ran\n"
+        assert repository.git("status", "--porcelain", "-b", cwd=tree) == "## tree\n"
+    finally:
+        shutil.rmtree(place)

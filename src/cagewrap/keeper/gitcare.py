@@ -111,6 +111,8 @@ class GitCare(Care):
             with contextlib.suppress(OSError), locked(self._place.dir):
                 self._place.make(".git")
             layout = find_layout(project)
+        if not self._covers.targets(layout.git_dir):
+            layout = Layout(file=layout.file)  # it lies where no cage may write
         self._covers.renew(layout, project)
         self._layout = layout
         self._outcome = Outcome()

@@ -62,10 +62,12 @@ class GitCovers:
                 wanted += self._inner(layout.git_dir, store, store)
         if layout.file:
             wanted += self._over(self._file(layout.file), layout.file)
-        self._index = os.path.join(layout.git_dir, layout.place, "index")
+        self._index = ""
+        if layout.git_dir:
+            self._index = os.path.join(layout.git_dir, layout.place, "index")
         self._submodules.look(self._index)
         for cover in self._submodules.covers():
-            wanted += [replace(cover, target=target) for target in self._targets(cover.target)]
+            wanted += [replace(cover, target=target) for target in self.targets(cover.target)]
         git = os.path.join(project, ".git")
         if not wanted or git not in (layout.git_dir, layout.file):
             self._keep(git)
@@ -74,7 +76,7 @@ class GitCovers:
     def _over(self, source: str, path: str) -> list[Cover]:
         """Covers of one path of the host's, at each place where the cage has it."""
         over = self._keep(path)
-        return [Cover(source, target, over) for target in self._targets(path)]
+        return [Cover(source, target, over) for target in self.targets(path)]
 
     def _inner(
         self, git_dir: str, path: str, place: str, *, is_readonly: bool = False
@@ -85,7 +87,7 @@ class GitCovers:
         mountpoint = _make_mountpoint(self.copy_dir, place)
         return [
             Cover(source, os.path.join(target, place), mountpoint, found, is_readonly)
-            for target in self._targets(git_dir)
+            for target in self.targets(git_dir)
         ]
 
     def _file(self, path: str) -> str:
@@ -143,13 +145,13 @@ class GitCovers:
                     f"cagewrap stop {self._record.name}, then send the message again",
                 )
 
-    def _targets(self, path: str) -> list[str]:
-        """Where in the cage a path of the host's is to be seen."""
+    def targets(self, path: str) -> list[str]:
+        """Where in the cage a path of the host's is to be seen; nowhere if it is not mounted."""
         return [
             target + path[len(source) :]
             for source, target in self._record.binds
             if path == source or path.startswith(source.rstrip("/") + "/")
-        ] or [path]
+        ]
 
     def close(self) -> None:
         """Let go of what was held on to."""
