@@ -51,7 +51,7 @@ def test_a_new_file_is_taken_out_while_the_agent_works(cage: Cage, path: str) ->
         "rm .mcp.json; mkfifo .mcp.json",
         "chmod +x .mcp.json",
         "rm .mcp.json; truncate -s 20G .mcp.json",
-        "rm .mcp.json; echo evil >.mcp.json; chown 33:33 .mcp.json; chmod 640 .mcp.json",
+        "echo evil >new; chown 33:33 new; chmod 640 new; mv new .mcp.json",
     ],
 )
 def test_a_changed_file_is_put_back(cage: Cage, change: str) -> None:

@@ -182,6 +182,7 @@ def difference(path: str, before: bytes | None, after: bytes | None) -> str:
         old, new = ((one or b"").decode() for one in (before, after))
     except UnicodeDecodeError:
         return ""
+    path = path.replace("\n", "\\n")
     lines = difflib.unified_diff(
         old.splitlines(keepends=True),
         new.splitlines(keepends=True),
