@@ -14,7 +14,7 @@ PASSED_ON = (
 """What claude needs of the caller's environment to reach the internet from here."""
 
 _HEAD_BYTES = 4096
-_RUNS_US = re.compile(rb"[\s/'\"]cagewrap['\"]?\s")
+_RUNS_US = re.compile(rb"[\s/'\"]cagewrap(['\"]?\s|\.entry)")
 _ELF = b"\x7fELF"
 _PACKAGE = "@anthropic-ai"
 _BELOW_HOME = (

@@ -260,7 +260,14 @@ def test_a_stub_stands_for_the_program_beside_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [STUB, b'#!/bin/sh\nexec cagewrap -- claude "$@"\n', b"text", b""]
+    "content",
+    [
+        b"#!/bin/python\nfrom cagewrap.entry import main\nmain()\n",
+        STUB,
+        b'#!/bin/sh\nexec cagewrap -- claude "$@"\n',
+        b"text",
+        b"",
+    ],
 )
 def test_what_is_no_claude(tmp_path: Path, content: bytes) -> None:
     assert not is_claude(str(program(tmp_path / "claude", content)))
