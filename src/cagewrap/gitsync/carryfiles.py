@@ -15,8 +15,11 @@ from cagewrap.gitsync.side import BusyError, Side, Stamp
 
 TEXT_BYTES = 1 << 20
 LIST_BYTES = 16 << 20
-_OIDS = re.compile(rb"(?:[0-9a-f]{40}(?:[0-9a-f]{24})?\n?)*")
-_FETCHED = re.compile(rb"(?:[0-9a-f]{40}(?:[0-9a-f]{24})?\t(?:not-for-merge)?\t[^\0\n]*\n?)*")
+_OID = rb"(?:[0-9a-f]{64}|[0-9a-f]{40})"
+_ONE_FETCHED = _OID + rb"\t(?:not-for-merge)?\t[^\0\n]*+"
+# A line can be read in one way only: what an agent writes must not make the search long.
+_OIDS = re.compile(rb"(?>" + _OID + rb"\n)*+(?:" + _OID + rb")?")
+_FETCHED = re.compile(rb"(?>" + _ONE_FETCHED + rb"\n)*+(?:" + _ONE_FETCHED + rb")?")
 _TEXT = re.compile(rb"[^\0]*")
 _MODE = re.compile(rb"(?:no-ff)?\n?")
 
@@ -28,6 +31,10 @@ STATE_FILES = {
     "AUTO_MERGE": (_OIDS, TEXT_BYTES), "shallow": (_OIDS, LIST_BYTES),
 }  # fmt: skip
 """Files that git reads as ids and texts: what they must look like, and how long they may be."""
+
+_SHALLOW = "shallow"
+"""Where history ends. Says so of a commit whose parents are there, and `git gc` deletes these: so
+the cage's reaches the host only while that has no history to lose."""
 
 MIRRORED_DIRS = ("hooks", "info")
 MIRRORED_FILES = ("config.worktree", "description")
@@ -59,6 +66,9 @@ def _carry_state_file(
         return
     if _digest(host) == was:
         if not place.leads or (cage is not None and not shape.fullmatch(cage)):
+            return
+        if name == _SHALLOW and place.has_history:
+            context.state("where history ends (git's `shallow`) differs in the cage: yours stays")
             return
         _put(place.host, name, cage)
         base[name] = _digest(cage)

@@ -21,7 +21,8 @@ LOG_BYTES = 64 << 20
 """A longer log of a ref is not carried."""
 _LOG_TAIL = 200
 _LOG = re.compile(
-    rb"(?:[0-9a-f]{40,64} [0-9a-f]{40,64} [^\0\n]*> [0-9]{1,20} [+-][0-9]{4}(?:\t[^\0\n]*)?\n)*"
+    rb"(?>[0-9a-f]{40,64} [0-9a-f]{40,64} [^<>\0\n]*<[^<>\0\n]*> [0-9]{1,20} [+-][0-9]{4}"
+    rb"(?:\t[^\0\n]*)?\n)*+"
 )
 _STASH = "refs/stash"
 _HEAD_LOG = "logs/HEAD"

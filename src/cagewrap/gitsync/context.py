@@ -43,7 +43,8 @@ class Place:
 
     path: relative to the pair's; "" for the directory itself. has_refs: it has refs and a
     configuration (a linked work tree's has none). leads: HEAD and index of the cage reach the
-    host; where not, only the host's reach the cage. bring: moves the agent's objects to the host.
+    host; where not, only the host's reach the cage. has_history: whether the host had refs before
+    this run. bring: moves the agent's objects to the host.
     has_object: whether the host has one.
     """
 
@@ -53,6 +54,7 @@ class Place:
     base: Base
     has_refs: bool = True
     leads: bool = True
+    has_history: bool = True
     bring: Callable[[], None] = lambda: None
     has_object: Callable[[str], bool] = lambda _oid: True
 

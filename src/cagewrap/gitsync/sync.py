@@ -29,6 +29,7 @@ from cagewrap.gitsync.pair import (
     watched,
     write_base,
 )
+from cagewrap.gitsync.refs import TooManyError, read_refs
 from cagewrap.gitsync.side import Side, Stamp
 from cagewrap.gitsync.store import Store
 from cagewrap.gitsync.worktrees import adopt_work_trees, work_tree_places
@@ -175,6 +176,7 @@ class _Run:
                     return
                 place = Place(name, host, cage, base)
                 place.leads = not (name == "" and self.pair.work_tree)
+                place.has_history = _has_history(host, context.oid_length)
                 place.bring = lambda: self._bring(place)
                 place.has_object = store.has
                 if not self.pair.borrows:
@@ -282,3 +284,11 @@ def _oid_length(host: Side) -> int:
     except (OSError, ConfigRefusedError):
         return 40
     return 64 if config.get("extensions.objectformat", ("",))[-1].lower() == "sha256" else 40
+
+
+def _has_history(host: Side, oid_length: int) -> bool:
+    """Whether there is a ref, so that something can be lost."""
+    try:
+        return bool(read_refs(host, oid_length).values)
+    except (OSError, TooManyError):
+        return True

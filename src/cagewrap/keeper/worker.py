@@ -12,6 +12,8 @@ from collections.abc import Callable
 from cagewrap.keeper.loop import Loop
 
 _ANSWER_BYTES = 64 << 20
+_MOST_S = 300
+"""How long a child may take: longer than any honest repository, and what waits for it goes on."""
 
 
 class Job:
@@ -63,6 +65,8 @@ def _be_child(work: Callable[[], bytes], writer: int) -> None:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGALRM, _give_up)
+        signal.alarm(_MOST_S)
         answer = memoryview(work())
         while answer:
             answer = answer[os.write(3, answer) :]
@@ -70,3 +74,8 @@ def _be_child(work: Callable[[], bytes], writer: int) -> None:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
     finally:
         os._exit(0)
+
+
+def _give_up(*_: object) -> None:
+    """An exception, so that locks are given back."""
+    raise TimeoutError
