@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -286,6 +287,49 @@ def test_a_project_without_a_repository_does_not_become_a_bare_one(cage: Cage) -
     assert "not a git repository" in owner.failing("status")
     assert not owner.marker.exists(), owner.marker.read_text()
     assert b"HEAD" in cage.cagewrap("review").out
+
+
+@pytest.mark.parametrize("what", ["directory", "file", "the owner's"])
+def test_what_an_agent_plants_when_the_host_removes_its_own(
+    cage: Cage, owner: Owner, what: str
+) -> None:
+    """It has half a second, and then it is covered and harmless."""
+    plant = {
+        "directory": f"git init -q; git config core.fsmonitor {owner.trap}",
+        "file": f"git init -q evil; git -C evil config core.fsmonitor {owner.trap};"
+        "git -C evil config core.worktree $PWD; echo gitdir: evil/.git > .git",
+        "the owner's": f"until git config core.fsmonitor {owner.trap}; do :; done",
+    }[what]
+    script = f"""
+        cp -r .git/hooks .git/x; echo ready; until ! test -e .git; do :; done
+        {plant}
+        printf '#!/bin/sh\n{owner.trap}\n' > .git/hooks/post-commit; chmod +x .git/hooks/post-commit
+        sleep {LOOK_S}"""
+    with cage.popen("sh", "-c", script, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as shim:
+        assert shim.stdout is not None
+        assert shim.stdout.readline() == b"ready\n"
+        (owner.project / ".git").rename(owner.home / "old.git")
+        if what == "the owner's":
+            owner.git("init", "-q", "-b", "main")
+    owner.git("status", check=False)
+    assert not owner.marker.exists(), owner.marker.read_text()
+    owner.git("init", "-q", "-b", "main")
+    owner.afterwards()
+    assert not owner.marker.exists(), owner.marker.read_text()
+
+
+def test_the_owner_may_move_it_away_and_back(cage: Cage, owner: Owner) -> None:
+    script = "echo ready; read _; git log --format=%s"
+    with cage.popen("sh", "-c", script, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as shim:
+        assert shim.stdout is not None
+        assert shim.stdout.readline() == b"ready\n"
+        (owner.project / ".git").rename(owner.home / "old.git")
+        time.sleep(LOOK_S)
+        assert not (owner.project / ".git").exists()
+        (owner.home / "old.git").rename(owner.project / ".git")
+        time.sleep(LOOK_S)
+        assert shim.communicate(b"\n")[0] == b"first\n"
+    assert owner.git("log", "--format=%s") == "first\n"
 
 
 def test_a_symlink_in_its_place_is_put_back(cage: Cage, owner: Owner) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -14,10 +15,12 @@ from cagewrap.gitcarry import carry_once
 from cagewrap.gitlayout import Layout, find_layout, git_store, pair_of
 from cagewrap.gitsync.pair import Pair, read_stamps
 from cagewrap.gitsync.sync import Outcome
-from cagewrap.holding.directory import locked
+from cagewrap.holding.directory import locked, store_dir
 from cagewrap.holding.places import Place
 from cagewrap.keeper.care import Care, Note
+from cagewrap.keeper.covers import Identity, identity
 from cagewrap.keeper.gitcovers import GitCovers
+from cagewrap.keeper.gitlate import is_led_astray, make_harmless, put_aside
 from cagewrap.keeper.gitlink import GitLink
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.request import Request
@@ -45,6 +48,9 @@ class GitCare(Care):
         self._covers = GitCovers(record, init_pid, git_store(paths, record.name))
         self._place = Place(paths, record.project)
         self._link = GitLink(record.project)
+        self._files_dir = os.path.join(store_dir(paths.cage_dir(record.name)), "files")
+        self._git: Identity = (0, 0)
+        self._covered_ns = 0
         self._layout = Layout()
         self._has_begun = False
         self._outcome = Outcome()
@@ -58,7 +64,7 @@ class GitCare(Care):
 
     def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:  # noqa: ARG002
         """All is covered, and what the host did is carried, before an agent starts."""
-        self._cover()
+        self._cover(may_make=True)
 
         def tell() -> None:
             self._tell(note)
@@ -101,24 +107,34 @@ class GitCare(Care):
 
     # -- covering ----------------------------------------------------------------------------------
 
-    def _cover(self) -> None:
+    def _cover(self, *, may_make: bool = False) -> None:
+        """Cover what is not covered. may_make: an empty directory where there is no `.git`; not
+        while an agent works, when the owner may be about to move one there."""
         project = self._record.project
+        git = os.path.join(project, ".git")
         self._link.keep(self._notes)
         if self._has_begun and not self._covers.must_renew(project):
+            self._covered_ns = time.time_ns()
             return
+        is_late = self._has_begun and identity(git) not in ((0, 0), self._git)
         layout = find_layout(project)
-        if not os.path.lexists(os.path.join(project, ".git")):
+        if is_late and is_led_astray(project, layout):
+            self._notes.append(put_aside(project))
+            layout = find_layout(project)
+        if may_make and not os.path.lexists(git):
             with contextlib.suppress(OSError), locked(self._place.dir):
                 self._place.make(".git")
             layout = find_layout(project)
         if not self._covers.targets(layout.git_dir):
             layout = Layout(file=layout.file)  # it lies where no cage may write
         self._covers.renew(layout, project)
-        self._layout = layout
-        self._outcome = Outcome()
+        if is_late and layout.git_dir == git:
+            self._notes += make_harmless(project, self._covered_ns, self._files_dir)
         if not self._has_begun:
             self._read_notes()
-        self._has_begun = True
+        self._layout, self._git = layout, identity(git)
+        self._outcome, self._has_begun = Outcome(), True
+        self._covered_ns = time.time_ns()
 
     def _write_notes(self) -> None:
         """What nobody was told is told by the next keeper."""
