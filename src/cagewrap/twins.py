@@ -60,6 +60,7 @@ class Twins:
     positions: dict[str, Position]
     notes: list[str] = field(default_factory=list)
     is_changed: bool = False
+    _seen: set[str] = field(default_factory=set)
     _stuck: set[str] = field(default_factory=set)
 
     def carry_lines(self, host: Side, cage: Side, key: str, name: str, until: float) -> None:
@@ -106,12 +107,18 @@ class Twins:
             said, cage_end = _tail(cage.fd, name, known[3])
             is_done = (host_end, cage_end) == (known[1], known[3])
             lines = transcripts.spoken_lines(self.form, said, self.is_ours)
+            if key not in self._seen:  # a keeper that was killed may have carried some of it
+                here = {transcripts.plain_line(line) for line in to_cage}
+                there = {transcripts.plain_line(line) for line in said}
+                lines = [line for line in lines if line not in here]
+                to_cage = [line for line in to_cage if transcripts.plain_line(line) not in there]
             host_now = _add(host.fd, name, host_end, lines)
             cage_now = _add(cage.fd, name, cage_end, to_cage)
             if host_now is None or cage_now is None:  # someone writes at this moment
                 self.positions.pop(key, None)
                 return
             known = self.positions[key] = (*host_now, *cage_now)
+            self._seen.add(key)
             if is_done or time.monotonic() > until:
                 return
 

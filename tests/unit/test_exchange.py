@@ -210,6 +210,25 @@ def test_a_keeper_that_has_forgotten_appends_nothing_twice(place: Place) -> None
     assert mine.read_bytes().endswith(more)
 
 
+def test_a_keeper_that_was_killed_before_it_wrote_down_how_far_it_came(place: Place) -> None:
+    ours = place.on_host(said("one"))
+    place.carry()
+    kept = dict(place.exchange.twins.positions)
+    theirs, line, mine = place.twin(ours), said("two"), said("three")
+    append(theirs, b'{"type":"mode"}\n', line)
+    append(ours, mine)
+    place.carry()
+    last = said("four")
+    append(theirs, last)
+    place.exchange = place.keeper(kept)
+    place.carry()
+    assert sorted(ours.read_bytes().splitlines()[1:]) == sorted(
+        one.strip() for one in (line, mine, last)
+    )
+    assert theirs.read_bytes().count(b'"three"') == 1
+    assert theirs.read_bytes().count(b'"two"') == 1
+
+
 def test_an_agent_can_neither_rewrite_nor_shorten_what_the_host_has(place: Place) -> None:
     ours = place.on_host(said("one"), said("two"))
     place.carry()
