@@ -24,7 +24,7 @@ class Twin:
     """A repository of the host's, and the copy that a cage has: `host(…)` and `cage(…)` run git
     in the one work tree, with one or the other."""
 
-    def __init__(self, root: Path, *, init: bool = True) -> None:
+    def __init__(self, root: Path, *, init: bool = True, kind: str = "sha1") -> None:
         self.root = root
         self.work = root / "work"
         self.git_dir = self.work / ".git"
@@ -42,7 +42,7 @@ class Twin:
         }
         self.borrows = init
         if init:
-            self.host("init", "-q", "-b", "main")
+            self.host("init", "-q", "-b", "main", f"--object-format={kind}")
             (self.work / "a").write_text("1\n")
             self.host("add", "a")
             self.host("commit", "-q", "-m", "first")
@@ -541,3 +541,27 @@ def test_packed_refs_that_are_gone_delete_nothing(twin: Twin) -> None:
     (twin.copy / "packed-refs").unlink()
     twin.carry()
     assert len(twin.host("for-each-ref").splitlines()) == 2
+
+
+def test_ids_of_sha256(tmp_path: Path) -> None:
+    twin = Twin(tmp_path, kind="sha256")
+    assert twin.carry() == []
+    twin.commit("cage", "b")
+    assert twin.carry() == []
+    twin.commit("host", "c")
+    assert twin.carry() == []
+    assert twin.subjects() == ["c", "b", "first"]
+    assert twin.cage("status", "--porcelain") == ""
+    twin.host("fsck", "--strict")
+
+
+def test_a_repository_of_sha256_that_the_agent_makes(tmp_path: Path) -> None:
+    twin = Twin(tmp_path, init=False)
+    twin.git_dir.mkdir()
+    twin.carry()
+    twin.cage("init", "-q", "-b", "main", "--object-format=sha256")
+    twin.commit("cage", "b")
+    twin.carry()
+    assert twin.subjects() == ["b"]
+    assert len(twin.host("rev-parse", "HEAD").strip()) == 64
+    twin.host("fsck", "--strict")

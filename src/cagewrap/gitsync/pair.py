@@ -95,7 +95,7 @@ def _has_dir(side: Side, name: str) -> bool:
 
 _WATCHED = (
     "", "HEAD", "index", "packed-refs", "config", "logs/HEAD", "hooks", "info", "modules",
-    "worktrees", "FETCH_HEAD", "MERGE_MSG",
+    "worktrees", "reftable", "FETCH_HEAD", "MERGE_MSG",
 )  # fmt: skip
 """What changes when anything that is carried does, beside the directories of refs."""
 

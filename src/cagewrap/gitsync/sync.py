@@ -270,6 +270,8 @@ def carry_place(place: Place, context: Context) -> list[str]:
             directories = sorted({d for refs in found or () for d in refs.directories})
         carry_head(place, context)
         carry_logs(place, context)
+    else:
+        place.bring()  # refs are in a store that both write to
     carry_state_files(place, context)
     carry_index(place, context)
     if place.has_refs:
