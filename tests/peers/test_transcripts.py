@@ -298,6 +298,13 @@ def test_where_claudes_directory_is_another(
     assert list(inside.iterdir()) == []
 
 
+def test_claude_was_never_used_on_the_host(caged: Caged, host: Path, project: Path) -> None:
+    shutil.rmtree(host)
+    first = say(caged, "remember the wren")
+    assert ids(project) == {first}
+    assert host.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_user_of_another_agent_gets_nothing(caged: Caged, host: Path) -> None:
     shutil.rmtree(host)
     assert caged.run("true").returncode == 0

@@ -25,7 +25,7 @@ from cagewrap.claudesettings import (
 from cagewrap.claudetree import find_originals, may_copy, memory_originals
 from cagewrap.copies import Copies, Finder, Original, read_known
 from cagewrap.keeper.care import Care, Note
-from cagewrap.keeper.conversations import host_config_dir, is_shown
+from cagewrap.keeper.conversations import host_config_dir, is_claude, is_shown
 from cagewrap.keeper.merged import MergedFile
 from cagewrap.keeper.request import Request
 from cagewrap.model import Owner
@@ -99,7 +99,7 @@ class ClaudeHome(Care):
 
     def environment(self, request: Request, env: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
         """Not for variables: Claude's state depends on the key that is handed over in one."""
-        if self._config_dir(request) or _is_claude(request):
+        if self._config_dir(request) or is_claude(request):
             cwds = dict.fromkeys((os.fsdecode(request.cwd), *self._cwds, self._record.project))
             try:
                 self._seed(tuple(cwds), os.fsdecode(env.get(b"ANTHROPIC_API_KEY", b"")))
@@ -223,10 +223,6 @@ class ClaudeHome(Care):
             if tell != self._log:
                 self._log(text)
             tell(text)
-
-
-def _is_claude(request: Request) -> bool:
-    return os.path.basename(request.argv[0]).startswith(b"claude")
 
 
 def _relocated(config_dir: str, home: str, name: str, data: bytes) -> bytes:

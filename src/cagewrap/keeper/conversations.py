@@ -102,12 +102,12 @@ class Conversations(Care):
         if found is not None:
             return found
         try:
-            if not os.path.isdir(config_dir):
+            if not os.path.isdir(config_dir) and not (self._form is CLAUDE and is_claude(request)):
                 return None
             if is_shown(config_dir, self._record):
                 self._say(note, f"{config_dir} lies in what the cage sees: nothing is shared of it")
                 return None
-            os.makedirs(projects_dir, mode=0o700, exist_ok=True)
+            sessions.make_private(projects_dir)
         except OSError as error:
             self._log(f"conversations: {error}")
             return None
@@ -152,6 +152,11 @@ class Conversations(Care):
             sessions.write_json(self._file, value)
         except Exception as error:  # noqa: BLE001 - the next keeper compares the files instead
             self._log(f"conversations: {error}")
+
+
+def is_claude(request: Request) -> bool:
+    """Whether the command is Claude itself, by its name."""
+    return os.path.basename(request.argv[0]).startswith(b"claude")
 
 
 def host_config_dir(request: Request, record: Record) -> str:
