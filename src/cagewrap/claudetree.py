@@ -48,16 +48,24 @@ def find_originals(finder: Finder, config_dir: str, home: str, project: str) -> 
 
 
 def memory_originals(
-    finder: Finder, config_dir: str, cwds: tuple[str, ...], host_state: Mapping[str, Any]
+    finder: Finder,
+    config_dir: str,
+    cwds: tuple[str, ...],
+    host_state: Mapping[str, Any],
+    is_ours: Callable[[str], bool],
 ) -> dict[str, Original]:
     """What Claude noted down on the host about these directories, unless another directory that
-    it knows has the same name there."""
+    it knows has the same name there.
+
+    is_ours: whether conversations of this project, and no others, lie under a name.
+    """
     known = host_state.get("projects")
     names = [name for name in known if isinstance(name, str)] if isinstance(known, dict) else []
     found: dict[str, Original] = {}
     for cwd in cwds:
         wanted = slug(cwd)
-        if cwd in names and not any(slug(one) == wanted for one in names if one != cwd):
+        is_shared = any(slug(one) == wanted for one in names if one != cwd)
+        if not is_shared and (cwd in names or is_ours(wanted)):
             path = os.path.join(config_dir, "projects", wanted, "memory")
             found |= finder.find(path, f".claude/projects/{wanted}/memory")
     return found

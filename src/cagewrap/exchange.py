@@ -56,6 +56,10 @@ class Exchange:
                 is_all &= self._carry_slug(stack, (root, home), slug, wanted, until, fully=fully)
             return is_all
 
+    def is_known(self, slug: str) -> bool:
+        """Whether the host has conversations of this project, and no others, under that name."""
+        return bool(self._judged.get(slug)) and slug not in self.foreign
+
     def _slugs(self, home: int, cwds: Sequence[str]) -> list[str]:
         """The directories to look at: on either side those of `cwds`, in the cage those below."""
         form = self.twins.form

@@ -189,6 +189,22 @@ def test_a_corrupt_file_of_the_hosts_changes_nothing_and_is_said(caged: Caged, h
     assert settings_inside(caged) == {"model": "claude-haiku-4-5"}
 
 
+def test_memory_of_the_host_comes_and_the_cages_stays(
+    caged: Caged, direct: Direct, host: Path, api: MockApi
+) -> None:
+    say(direct, "x")
+    (slug,) = (host / "projects").iterdir()
+    write(slug / "memory/MEMORY.md", "- [Birds](birds.md) the owner likes avocets\n")
+    say(direct, "x")
+    assert "likes avocets" in str(api.messages[-1].body)  # the test is right
+    say(caged, "y")
+    assert "likes avocets" in str(api.messages[-1].body)
+    name = f".claude/projects/{slug.name}/memory/own.md"
+    caged.put_in_home(name, "planted")
+    say(caged, "z")
+    assert [path.name for path in (slug / "memory").iterdir()] == ["MEMORY.md"]
+
+
 def test_sharing_can_be_turned_off(caged: Caged, host: Path) -> None:
     write(host / "CLAUDE.md", "x")
     prefix = (*caged.prefix[:-1], "--share", "no-claude", "--")

@@ -58,7 +58,7 @@ def test_a_message_costs_little(tmp_path: Path) -> None:
     notes: list[str] = []
     cares = (
         Conversations(record, paths, notes.append),
-        ClaudeHome(record, paths, notes.append, lambda _: False),
+        ClaudeHome(record, paths, notes.append, lambda _: False, lambda _: True),
     )
 
     def message() -> None:

@@ -191,11 +191,14 @@ def test_memory_of_this_directory_comes_and_of_no_other(room: Room) -> None:
         room.put(f"projects/{slug}/memory/MEMORY.md", slug)
     finder = Finder(room.may_read, 100, 1 << 20)
 
-    def memory(projects: object, *cwds: str) -> set[str]:
-        return set(memory_originals(finder, str(room.config), cwds, {"projects": projects}))
+    def memory(projects: object, *cwds: str, known: str = "") -> set[str]:
+        state, ours = {"projects": projects}, lambda slug: slug == known
+        return set(memory_originals(finder, str(room.config), cwds, state, ours))
 
     mine = {".claude/projects/-x-y/memory/MEMORY.md"}
     assert memory({"/x/y": {}, "/x/z": {}}, "/x/y") == mine
     assert memory({"/x/y": {}, "/x-y": {}}, "/x/y") == set()
     assert memory({"/x/z": {}}, "/x/y") == set()
     assert memory(None, "/x/y") == set()
+    assert memory(None, "/x/y", known="-x-y") == mine
+    assert memory({"/x-y": {}}, "/x/y", known="-x-y") == set()

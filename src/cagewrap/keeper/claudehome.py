@@ -50,9 +50,14 @@ class ClaudeHome(Care):
         paths: Paths,
         log: Callable[[str], None],
         is_brokered: Callable[[Request], bool],
+        is_our_slug: Callable[[str], bool],
     ) -> None:
-        """Reads what an earlier keeper brought. is_brokered: whether the broker, and so its
-        address, is the way to the API for a message."""
+        """Reads what an earlier keeper brought.
+
+        is_brokered: whether the broker, and so its address, is the way to the API for a message.
+        is_our_slug: whether conversations of this project alone lie under a name on the host.
+        """
+        self._is_our_slug = is_our_slug
         self._record = record
         self._is_brokered = is_brokered
         self._home_dir = paths.home_dir(record.name)
@@ -130,7 +135,8 @@ class ClaudeHome(Care):
             return found
         finder = Finder(self._may_read, 3000, 32 << 20)
         found = find_originals(finder, config_dir, home, self._record.project)
-        found |= memory_originals(finder, config_dir, tuple(self._cwds), self._host_state)
+        cwds = tuple(self._cwds)
+        found |= memory_originals(finder, config_dir, cwds, self._host_state, self._is_our_slug)
         found |= self._find_plugins(finder, config_dir)
         self._copies.notes += finder.notes
         self._found = (config_dir, now, found)

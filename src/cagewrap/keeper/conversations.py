@@ -80,6 +80,10 @@ class Conversations(Care):
         """What a background process said last."""
         self._carry_all()
 
+    def is_our_slug(self, slug: str) -> bool:
+        """Whether conversations of this project, and no others, lie under a name on the host."""
+        return any(exchange.is_known(slug) for exchange in self._exchanges.values())
+
     def _carry_all(self) -> None:
         for exchange in self._exchanges.values():
             self._carry(exchange, "", END_S, fully=True)

@@ -80,10 +80,11 @@ class Running:
 
         if not record.claude:
             return ()
+        conversations = Conversations(record, paths, log)
         return (
-            Conversations(record, paths, log),
+            conversations,
             Conversations(record, paths, log, PI),
-            ClaudeHome(record, paths, log, is_brokered),
+            ClaudeHome(record, paths, log, is_brokered, conversations.is_our_slug),
             PiHome(record, paths, log),
         )
 
