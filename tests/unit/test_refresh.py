@@ -262,9 +262,9 @@ def test_a_stub_stands_for_the_program_beside_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"#!/bin/python\nfrom cagewrap.entry import main\nmain()\n",
         STUB,
         b'#!/bin/sh\nexec cagewrap -- claude "$@"\n',
+        b"#!/bin/python\nfrom cagewrap.entry import main\nmain()\n",
         b"text",
         b"",
     ],
