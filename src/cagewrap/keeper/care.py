@@ -29,6 +29,11 @@ class Care:
         """Variables to add to the agent's, which are `env` so far."""
         return {}
 
+    def astray(self) -> str:
+        """Why the cage must not go on, "" when it may: asked before each message and each poll.
+        Everything in it is killed then, without grace, and the next message starts it anew."""
+        return ""
+
     def poll(self) -> None:
         """Called every POLL_S while anything of a message runs. Raises nothing."""
 

@@ -201,11 +201,17 @@ class Message:
         elif not self.pid:
             self.loop.later(GRACE_S, self._abort_launch)
 
+    def kill(self) -> None:
+        """Kill the whole tree, without grace."""
+        if self.launcher is not None:
+            self.launcher.kill_tree(self.cgroup, self.pid)
+        if self._runtime_pid:
+            _kill(self._runtime_pid, signal.SIGKILL)
+
     def _abort_launch(self) -> None:
         """End a launch that hangs: an agent of the same cage may have stopped it."""
-        if self._runtime_pid and self.launcher is not None:
-            self.launcher.kill_tree(self.cgroup, 0)
-            _kill(self._runtime_pid, signal.SIGKILL)
+        if self._runtime_pid:
+            self.kill()
 
     def seen(self) -> None:
         """A shim that relays has heard of the agent's end before its own."""

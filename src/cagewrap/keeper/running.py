@@ -132,6 +132,10 @@ class Running:
         for care in self.cares:
             care.after(message.request, message.note)
 
+    def astray(self) -> str:
+        """Why the cage must not go on, "" when it may."""
+        return next((why for care in self.cares if (why := care.astray())), "")
+
     def poll(self) -> None:
         """What is done while anything of a message runs."""
         for care in self.cares:

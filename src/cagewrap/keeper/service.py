@@ -183,7 +183,7 @@ class Keeper:
                 f"({protocol.VERSION.decode()}, asked in {version.decode(errors='replace')}).",
                 f"cagewrap stop {self.record.name}",
             )
-        if self._must_restart():
+        if self._must_restart() or self._cut_off():
             self.leave()
             self._must_leave = True
         if self._is_leaving or self._must_leave or not fds:
@@ -211,6 +211,18 @@ class Keeper:
         """Whether the project is another directory now, and nobody uses the old one."""
         running = self.running
         return running is not None and not self.messages and running.upkeep.is_project_replaced()
+
+    def _cut_off(self) -> bool:
+        """Kill everything at once if the cage must not go on; whether it must not."""
+        why = self.running.astray() if self.running is not None and not self._is_leaving else ""
+        if not why:
+            return False
+        for message in self.messages:
+            message.kill()
+        for path in self.lingering:
+            cgroups.kill(path)
+        self._note_to_all(why)
+        return True
 
     def _launch(self, message: Message) -> None:
         """Start a message's process, once the container runs."""
@@ -243,6 +255,9 @@ class Keeper:
         self._polling = None
         self._forget_ended()
         if self.running is None or self._is_leaving:
+            return
+        if self._cut_off():
+            self.leave()
             return
         self.running.poll()  # once more after the last process has ended
         if self.messages or self.lingering:
