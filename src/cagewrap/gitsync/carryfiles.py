@@ -165,6 +165,7 @@ def _index_to_host(
     place: Place, context: Context, found: IndexBase, was: tuple[int, int, int] | None
 ) -> None:
     content = b""
+    cleaned = git_index.Clean(b"", (), is_all=True)
     cage = _read_index(place.cage)
     if cage:
         host = _read_index(place.host)
@@ -189,7 +190,10 @@ def _index_to_host(
             lock.remove()
     context.has_written = True
     found["host"] = as_list(place.host.stamp("index"))
-    found["host_digest"] = git_index.digest(content, context.oid_bytes)
+    if content and cleaned.is_all:
+        found["host_digest"] = found["cage_digest"]
+    else:
+        found["host_digest"] = git_index.digest(content, context.oid_bytes)
 
 
 def _index_to_cage(

@@ -10,6 +10,7 @@ import hashlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 INDEX_BYTES = 256 << 20
 """A larger index is not carried."""
@@ -18,6 +19,7 @@ _HEADER = struct.Struct(">4sII")
 _FIXED = 40
 """Bytes of an entry before its object id; mode at 24, uid at 28, gid at 32."""
 _GITLINK = b"\0\0\xe0\0"
+_LENGTH = 0xFFF
 _ASSUME_VALID = 0x8000
 _EXTENDED = 0x4000
 _SKIP_WORKTREE = 0x40
@@ -30,19 +32,14 @@ class IndexRefusedError(Exception):
     """An index that is not carried; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Where an entry lies in the file (`begin` to `end`), its stage and path."""
+class Entry(NamedTuple):
+    """Where an entry lies in the file (`begin` to `end`), its flags and path. There may be many
+    thousands: it is not one of the slow kinds of values."""
 
     begin: int
     end: int
     flags: int
     path: bytes
-
-    @property
-    def stage(self) -> int:
-        """0, or which side of a merge it is."""
-        return self.flags & _STAGE
 
 
 def has_gitlinks(content: bytes) -> bool:
@@ -61,23 +58,26 @@ def digest(content: bytes, oid_bytes: int) -> str:
     """Equal for two indexes that say the same, however fresh what they know of the files is."""
     if not content:
         return ""
-    found = hashlib.sha1(usedforsecurity=False)
-    for entry in entries(content, oid_bytes):
-        at = entry.begin
+    said: list[bytes] = []
+    for at, _, flags, path in entries(content, oid_bytes):
         oid_end = at + _FIXED + oid_bytes
-        found.update(content[at + 24 : at + 28] + content[at + _FIXED : oid_end])
-        found.update(entry.path + b"\0%d\0" % (entry.flags & ~0xFFF))
-        if entry.flags & _EXTENDED:
-            found.update(content[oid_end + 2 : oid_end + 4])
-    return found.hexdigest()
+        said += (content[at + 24 : at + 28], content[at + _FIXED : oid_end], path)
+        if flags & ~_LENGTH:
+            said.append(b"\0%d" % (flags & ~_LENGTH))
+        if flags & _EXTENDED:
+            said.append(content[oid_end + 2 : oid_end + 4])
+        said.append(b"\0")
+    return hashlib.sha1(b"".join(said), usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """A clean index, and the submodules that were left out of it."""
+    """A clean index, the submodules that were left out of it, and whether it says all that the
+    agent's said."""
 
     content: bytes
     left_out: tuple[bytes, ...]
+    is_all: bool
 
 
 def clean(content: bytes, oid_bytes: int, host: bytes) -> Clean:
@@ -92,46 +92,55 @@ def clean(content: bytes, oid_bytes: int, host: bytes) -> Clean:
     end = found[-1].end if found else _HEADER.size
     _check_extensions(content, end, oid_bytes)
     _, version, _ = _HEADER.unpack_from(content)
-    known = {(e.path, e.stage): e for e in entries(host, oid_bytes)} if host else {}
+    known = {(e[3], e[2] & _STAGE): e for e in entries(host, oid_bytes)} if host else {}
     body = bytearray(content[:end])
     left_out: list[Entry] = []
+    is_all = True
     for entry in found:
-        there = known.get((entry.path, entry.stage))
-        if _is_gitlink(content, entry) and not (there and _is_gitlink(host, there)):
+        there = known.get((entry[3], entry[2] & _STAGE))
+        at = entry[0]
+        if content[at + 24 : at + 28] == _GITLINK and not (there and _is_gitlink(host, there)):
             left_out.append(entry)
-        _set_knowledge(body, entry, host, there, oid_bytes)
+        is_all &= _set_knowledge(body, entry, host, there, oid_bytes)
     if left_out and version == 4:
         names = b", ".join(e.path for e in left_out).decode(errors="replace")
         raise IndexRefusedError(f"it has new submodules ({names}), in a format with shared names")
     for entry in reversed(left_out):
         del body[entry.begin : entry.end]
     struct.pack_into(">I", body, 8, len(found) - len(left_out))
-    return Clean(_sealed(bytes(body), oid_bytes), tuple(e.path for e in left_out))
+    names_left_out = tuple(e.path for e in left_out)
+    return Clean(_sealed(bytes(body), oid_bytes), names_left_out, is_all and not left_out)
 
 
 def _set_knowledge(
     body: bytearray, entry: Entry, host: bytes, there: Entry | None, oid_bytes: int
-) -> None:
-    """Times, device and inode; owner and size; the flags that say not to look."""
-    at, flags_at = entry.begin, entry.begin + _FIXED + oid_bytes
-    is_same = there is not None and (
-        body[at + 24 : at + 28] == host[there.begin + 24 : there.begin + 28]
-        and body[at + _FIXED : flags_at]
-        == host[there.begin + _FIXED : there.begin + _FIXED + oid_bytes]
-    )
-    if is_same and there is not None:
-        body[at : at + 24] = host[there.begin : there.begin + 24]
-        body[at + 28 : at + 40] = host[there.begin + 28 : there.begin + 40]
+) -> bool:
+    """Times, device and inode; owner and size; the flags that say not to look. Whether the flags
+    were as they are to be."""
+    at, _, flags, _ = entry
+    flags_at = at + _FIXED + oid_bytes
+    trusted = skipped = 0
+    begin = -1 if there is None else there[0]
+    if (
+        there is not None
+        and body[at + 24 : at + 28] == host[begin + 24 : begin + 28]
+        and body[at + _FIXED : flags_at] == host[begin + _FIXED : begin + _FIXED + oid_bytes]
+    ):
+        body[at : at + 24] = host[begin : begin + 24]
+        body[at + 28 : at + 40] = host[begin + 28 : begin + 40]
+        trusted = there[2] & _ASSUME_VALID
+        if there[2] & _EXTENDED:
+            skipped = host[begin + _FIXED + oid_bytes + 2] & _SKIP_WORKTREE
     else:
         body[at : at + 24] = bytes(24)
         body[at + 28 : at + 40] = bytes(12)
-    is_trusted = is_same and there is not None and bool(there.flags & _ASSUME_VALID)
-    body[flags_at] = body[flags_at] & 0x7F | (0x80 if is_trusted else 0)
-    if entry.flags & _EXTENDED:
-        kept = 0
-        if is_same and there is not None and there.flags & _EXTENDED:
-            kept = host[there.begin + _FIXED + oid_bytes + 2] & _SKIP_WORKTREE
-        body[flags_at + 2] = body[flags_at + 2] & ~_SKIP_WORKTREE & 0xFF | kept
+    is_right = flags & _ASSUME_VALID == trusted
+    if not is_right:
+        body[flags_at] = body[flags_at] & 0x7F | trusted >> 8
+    if flags & _EXTENDED and body[flags_at + 2] & _SKIP_WORKTREE != skipped:
+        body[flags_at + 2] = body[flags_at + 2] & ~_SKIP_WORKTREE & 0xFF | skipped
+        return False
+    return is_right
 
 
 def with_owner(content: bytes, oid_bytes: int, was: tuple[int, int], now: tuple[int, int]) -> bytes:
@@ -169,6 +178,7 @@ def entries(content: bytes, oid_bytes: int) -> Iterator[Entry]:  # noqa: C901 - 
         raise IndexRefusedError("it has an unknown format")
     last = len(content) - oid_bytes
     at, previous, previous_stage = _HEADER.size, b"", 0
+    make = Entry._make
     for number in range(count):
         name_at = at + _FIXED + oid_bytes + 2
         if name_at > last:
@@ -196,7 +206,7 @@ def entries(content: bytes, oid_bytes: int) -> Iterator[Entry]:  # noqa: C901 - 
         stage = flags & _STAGE
         if number and (path, stage) <= (previous, previous_stage):
             raise IndexRefusedError("its entries are not in order")
-        yield Entry(at, end, flags, path)
+        yield make((at, end, flags, path))
         at, previous, previous_stage = end, path, stage
 
 
