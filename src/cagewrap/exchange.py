@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cagewrap import beneath, transcripts
-from cagewrap.twins import Side, Twins, open_side
+from cagewrap.twins import MOST_ENTRIES, Side, Twins, open_side
 
 HEAD_BYTES = 256 * 1024
 """Where a transcript says its working directory."""
@@ -220,6 +220,6 @@ def _cage_slugs(home: int, parts: tuple[str, ...]) -> list[str]:
     except OSError:
         return []
     try:
-        return os.listdir(fd)
+        return os.listdir(fd)[:MOST_ENTRIES]
     finally:
         os.close(fd)

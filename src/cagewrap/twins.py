@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 import time
@@ -24,6 +25,8 @@ MERGE_BYTES = 32 << 20
 """Two files of which neither continues the other are compared up to this size."""
 SMALL_BYTES = 8 << 20
 
+MOST_ENTRIES = 5000
+"""Of a directory with more, this many are looked at: an agent can make any number."""
 _SUFFIXES = (".jsonl", ".json", ".txt")
 TORN_S = 2.0
 """A line that has stood unfinished for so long was left by a writer that was killed."""
@@ -164,7 +167,7 @@ def open_side(
     stack.callback(os.close, side.fd)
     uid = os.getuid()
     with os.scandir(side.fd) as entries:
-        for entry in entries:
+        for entry in itertools.islice(entries, MOST_ENTRIES):
             if entry.is_file(follow_symlinks=False) and entry.name.endswith(_SUFFIXES):
                 found = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(found.st_mode) and found.st_uid == uid:
