@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Sequence
 
@@ -82,7 +81,7 @@ def write_regular(dir_fd: int, name: str, data: bytes, mode: int = 0o600) -> Non
     It takes the place of whatever is there, unless that is a directory.
     """
     _check_name(name)
-    temporary = TEMPORARY_PREFIX + secrets.token_hex(_NAME_BYTES)
+    temporary = TEMPORARY_PREFIX + os.urandom(_NAME_BYTES).hex()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(temporary, flags, 0o600, dir_fd=dir_fd)
     try:
