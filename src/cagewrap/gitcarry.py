@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,7 +80,10 @@ def index_pack(path: str, is_sha256: bool) -> bool:  # noqa: FBT001
     }
     kind = "sha256" if is_sha256 else "sha1"
     argv = ("git", "index-pack", f"--object-format={kind}", path)
+    left_s = signal.alarm(0)  # a large pack takes longer than all else may
     try:
         return proc.capture(argv, timeout_s=PACK_S, env=env).returncode == 0
     except PodmanMissingError:
         return False  # no git on this machine, so nobody here needs them
+    finally:
+        signal.alarm(left_s)

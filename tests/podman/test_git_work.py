@@ -367,3 +367,24 @@ def test_a_repository_that_no_cage_may_write_to(cage: Cage) -> None:
         assert repository.git("status", "--porcelain", "-b", cwd=tree) == "## tree\n"
     finally:
         shutil.rmtree(place)
+
+
+def test_keepers_that_are_killed_at_work_lose_nothing(repository: Repository) -> None:
+    for number in range(6):
+        shim = repository.cage.popen(
+            "sh", "-c",
+            f"{ME} for n in $(seq 20); do git commit -q --allow-empty -m agent{number}-$n; done",
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        with shim:
+            time.sleep(0.2 + 0.07 * number)
+            kill_keepers(repository.cage.names()[0])
+            shim.wait(30)
+        repository.git("commit", "-q", "--allow-empty", "-m", f"owner{number}")
+    inside = set(repository.inside("git log --format=%s --all --reflog").split())
+    outside = set(repository.subjects("--all", "--reflog"))
+    assert inside <= outside
+    assert {f"owner{number}" for number in range(6)} <= outside
+    assert [one for one in outside if one.startswith("agent")]
+    assert repository.git("fsck", "--strict", "--no-dangling") == ""
+    assert list((repository.path / ".git").rglob("*.lock")) == []

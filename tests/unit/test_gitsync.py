@@ -565,3 +565,26 @@ def test_a_repository_of_sha256_that_the_agent_makes(tmp_path: Path) -> None:
     assert twin.subjects() == ["b"]
     assert len(twin.host("rev-parse", "HEAD").strip()) == 64
     twin.host("fsck", "--strict")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("MERGE_HEAD", "a" * 100_000 + "x"),
+        ("FETCH_HEAD", f"{'a' * 40}\t\t" * 10_000 + "\0"),
+        ("logs/HEAD", f"{'a' * 40} {'a' * 40} " + "> 1 +0000\t" * 10_000 + "\0\n"),
+        ("config", "[" + "a" * 100_000),
+        ("config", '[a "' + "\\\\" * 50_000),
+    ],
+)
+def test_nothing_takes_for_ever(twin: Twin, name: str, content: str) -> None:
+    (twin.copy / name).write_text(content)
+    within(3, twin.carry)
+
+
+def test_many_changes_of_the_configuration_arrive_in_the_end(twin: Twin) -> None:
+    with (twin.copy / "config").open("a") as file:
+        file.writelines(f'[branch "b{n}"]\n\tmerge = refs/heads/x\n' for n in range(250))
+    for _ in range(3):
+        twin.carry()
+    assert (twin.git_dir / "config").read_text().count("merge") == 250

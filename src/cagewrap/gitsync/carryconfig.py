@@ -16,6 +16,7 @@ from cagewrap.gitsync.merge import merge
 from cagewrap.gitsync.side import BusyError, Side
 
 Values = tuple[str, ...]
+CHANGES_LIMIT = 100
 
 
 def read_config(side: Side) -> tuple[str, dict[str, Values]]:
@@ -35,7 +36,7 @@ def carry_config(place: Place, context: Context) -> None:
         return
     base = {key: tuple(values) for key, values in place.base.get("config", {}).items()}
     changes = merge(base, host, cage)
-    allowed = allowed_changes(changes.to_host, host)
+    allowed = _first(allowed_changes(changes.to_host, host), context)
     # Where both changed a key that is held back, the cage keeps its own.
     both = {key: cages for key, (_, cages) in changes.conflicts.items()}
     held = both.keys() - allowed_changes(both, host).keys()
@@ -58,6 +59,13 @@ def carry_config(place: Place, context: Context) -> None:
         context.state(f"git's configuration is not carried: {error}")
         return
     place.base["config"] = {key: list(values) for key, values in host.items()}
+
+
+def _first(allowed: dict[str, Values], context: Context) -> dict[str, Values]:
+    """At most so many at a time: each is a new look at the text, which may be an agent's."""
+    if len(allowed) > CHANGES_LIMIT:
+        context.has_written = True  # the rest is for the next run
+    return dict(list(allowed.items())[:CHANGES_LIMIT])
 
 
 def allowed_changes(

@@ -176,7 +176,8 @@ class _Run:
                     return
                 place = Place(name, host, cage, base)
                 place.leads = not (name == "" and self.pair.work_tree)
-                place.has_history = _has_history(host, context.oid_length)
+                known = bool(base.get("refs"))
+                place.has_history = known or _has_history(host, context.oid_length)
                 place.bring = lambda: self._bring(place)
                 place.has_object = store.has
                 if not self.pair.borrows:
