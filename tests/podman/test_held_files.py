@@ -116,8 +116,8 @@ def test_how_long_a_version_of_an_agents_is_there(cage: Cage) -> None:
                 began = 0.0
             time.sleep(0.001)
     assert began == 0.0
-    assert len(spans) >= 2
-    assert sorted(spans)[len(spans) // 2] < 0.2, spans
+    assert cage.log().count("held back: '.mcp.json'") >= 5
+    assert max(spans, default=0) < 0.5, spans  # most are too short to be seen
 
 
 def test_the_owners_edits_between_messages_are_the_owners(cage: Cage) -> None:
