@@ -144,6 +144,7 @@ def test_keeper_holds_nothing_of_past_messages(shared_cage: Cage, tmp_path: Path
 
     shared_cage.text("true")
     assert wait_until(lambda: held()[2] == [], 3)
+    time.sleep(1)  # until what follows a message has been looked at
     before = held()
     file = tmp_path / "file"
     file.write_bytes(b"x" * 100_000)
