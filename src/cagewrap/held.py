@@ -19,7 +19,7 @@ DIFF_BYTES = 256 * 1024
 class Held:
     """One change that is held back.
 
-    kind: a word for what it is: "file", "git config", "git hook", "git conflict", "repository".
+    kind: a word for what it is: "file", "git config", "git file", "git conflict".
     path: what `--accept` and `--drop` take: relative to the project, unique in a session, and the
     same on every call (`.claude/settings.json`, `.git/config:core.fsmonitor`).
     why: a sentence: what on the host would run it, or what it conflicts with.
