@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from cagewrap.model import Mount
 
+_READONLY = ",ro=true"
+_BIND = 'type=bind,"source='
+
 
 def mount_args(mounts: tuple[Mount, ...]) -> tuple[str, ...]:
     """podman's `--mount`, twice per mount; every path in CSV quotes, so that any path works.
@@ -15,7 +18,7 @@ def mount_args(mounts: tuple[Mount, ...]) -> tuple[str, ...]:
 
 
 def _mount_value(mount: Mount) -> str:
-    mode = ",ro=true" if mount.readonly else ""
+    mode = _READONLY if mount.readonly else ""
     target = _csv(f"target={mount.target}")
     if mount.kind == "tmpfs":
         permissions = "0555" if mount.readonly else "0755"
@@ -26,3 +29,14 @@ def _mount_value(mount: Mount) -> str:
 def _csv(field: str) -> str:
     """One field in quotes, quotes doubled."""
     return '"' + field.replace('"', '""') + '"'
+
+
+def writable_sources(args: tuple[str, ...]) -> tuple[str, ...]:
+    """What of the host the container of this command line can write to: `mount_args`, read back."""
+    values = (args[at + 1] for at, word in enumerate(args[:-1]) if word == "--mount")
+    found = []
+    for value in values:
+        if value.startswith(_BIND) and not value.endswith(_READONLY):
+            source = value[len(_BIND) :].partition('","target=')[0]
+            found.append(source.replace('""', '"'))
+    return tuple(found)

@@ -318,18 +318,42 @@ def test_what_an_agent_plants_when_the_host_removes_its_own(
     assert not owner.marker.exists(), owner.marker.read_text()
 
 
-def test_the_owner_may_move_it_away_and_back(cage: Cage, owner: Owner) -> None:
-    script = "echo ready; read _; git log --format=%s"
-    with cage.popen("sh", "-c", script, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as shim:
+def test_what_works_when_the_owner_moves_it_away_is_ended(cage: Cage, owner: Owner) -> None:
+    """A process can have looked at what is not covered any more, and keep it open."""
+    script = "echo ready; sleep 60"
+    with cage.popen("sh", "-c", script, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as shim:
         assert shim.stdout is not None
         assert shim.stdout.readline() == b"ready\n"
         (owner.project / ".git").rename(owner.home / "old.git")
-        time.sleep(LOOK_S)
-        assert not (owner.project / ".git").exists()
-        (owner.home / "old.git").rename(owner.project / ".git")
-        time.sleep(LOOK_S)
-        assert shim.communicate(b"\n")[0] == b"first\n"
+        err = shim.communicate(timeout=10)[1]
+        assert shim.returncode == -9
+    assert b".git of the project was removed or replaced" in err
+    (owner.project / ".git").rmdir() if (owner.project / ".git").is_dir() else None
+    (owner.home / "old.git").rename(owner.project / ".git")
+    assert cage.text("git", "log", "--format=%s") == "first\n"
     assert owner.git("log", "--format=%s") == "first\n"
+
+
+def test_a_mount_namespace_from_before_is_no_way_to_a_new_git_directory(
+    cage: Cage, owner: Owner
+) -> None:
+    """What is covered later is not covered in there."""
+    git = cage.project / ".git"
+    evil = f"""
+        echo ready; until test -e {cage.project}/go; do sleep 0.05; done
+        git config --file {git}/config core.fsmonitor {owner.trap}
+        cd {git}/hooks; printf '#!/bin/sh\n{owner.trap}\n' > post-commit; chmod +x post-commit
+        sleep 30"""
+    with cage.popen("unshare", "-Urm", "sh", "-c", evil, stdout=subprocess.PIPE) as shim:
+        assert shim.stdout is not None
+        assert shim.stdout.readline() == b"ready\n"
+        git.rename(owner.home / "old.git")
+        owner.git("init", "-q", "-b", "main")
+        time.sleep(LOOK_S)
+        (cage.project / "go").touch()
+        shim.wait(10)
+    owner.afterwards()
+    assert not owner.marker.exists(), owner.marker.read_text()
 
 
 def test_a_symlink_in_its_place_is_put_back(cage: Cage, owner: Owner) -> None:

@@ -120,6 +120,20 @@ def test_how_long_a_version_of_an_agents_is_there(cage: Cage) -> None:
     assert max(spans, default=0) < 0.5, spans  # most are too short to be seen
 
 
+def test_an_agent_that_insists_is_ended(cage: Cage) -> None:
+    """Else a file would be there most of the time, however quickly it is put back."""
+    target = write(cage.project / ".mcp.json", "{}\n")
+    script = "echo up; while :; do echo evil >new; mv new .mcp.json; sleep 0.01; done"
+    with cage.popen("sh", "-c", script, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as agent:
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == b"up\n"
+        err = agent.communicate(timeout=10)[1].decode()
+    assert agent.returncode == -9
+    assert "'.mcp.json' was put back 8 times in 10 s" in err
+    assert target.read_text() == "{}\n"
+    assert cage.text("cat", ".mcp.json") == "{}\n"
+
+
 def test_the_owners_edits_between_messages_are_the_owners(cage: Cage) -> None:
     target = write(cage.project / ".mcp.json", "{}\n")
     cage.text("true")

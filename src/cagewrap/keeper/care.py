@@ -34,6 +34,10 @@ class Care:
         Everything in it is killed then, without grace, and the next message starts it anew."""
         return ""
 
+    def mend(self) -> None:
+        """Called when all was killed because of `astray`, before anybody is told. Raises
+        nothing."""
+
     def poll(self) -> None:
         """Called every POLL_S while anything of a message runs. Raises nothing."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 
 MOUNT = "/sys/fs/cgroup"
 
@@ -101,6 +102,13 @@ def move_all(path: str, target: str) -> None:
                     file.write(str(pid))
             except OSError:
                 continue
+
+
+def wait_until_empty(paths: Sequence[str], wait_s: float) -> None:
+    """Wait until no process is in these cgroups, whose processes were killed, or for so long."""
+    deadline = time.monotonic() + wait_s
+    while any(members(path) for path in paths if path) and time.monotonic() < deadline:
+        time.sleep(0.002)
 
 
 def remove(path: str, wait_s: float = 0.0) -> bool:

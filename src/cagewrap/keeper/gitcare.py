@@ -50,6 +50,7 @@ class GitCare(Care):
         self._link = GitLink(record.project)
         self._files_dir = os.path.join(store_dir(paths.cage_dir(record.name)), "files")
         self._git: Identity = (0, 0)
+        self._git_path = os.path.join(record.project, ".git")
         self._covered_ns = 0
         self._layout = Layout()
         self._has_begun = False
@@ -78,6 +79,17 @@ class GitCare(Care):
         else:  # it may have looked at the host too early
             self._late.append(tell)
 
+    def astray(self) -> str:
+        """A `.git` that was removed or replaced is not covered where an agent can have looked at
+        it: in a mount namespace made before, by a directory held open."""
+        is_same = self._link.is_kept or identity(self._git_path) == self._git
+        if not self._has_begun or is_same:
+            return ""
+        return (
+            ".git of the project was removed or replaced on the host: everything in the cage was "
+            "ended, and the next message starts it anew"
+        )
+
     def poll(self) -> None:
         """Carry what has changed, while it happens."""
         try:
@@ -95,7 +107,8 @@ class GitCare(Care):
 
     def close(self) -> None:
         """Carry a last time."""
-        self._finish(CLOSE_S)
+        if not self.astray():
+            self._finish(CLOSE_S)
         self._is_closed = True
         if self._notes:
             with (
@@ -104,6 +117,14 @@ class GitCare(Care):
             ):
                 json.dump(self._notes, file)
         self._covers.close()
+
+    def mend(self) -> None:
+        """Undo what an agent did to a `.git` that was not covered."""
+        project = self._record.project
+        with contextlib.suppress(OSError):
+            if is_led_astray(project, find_layout(project)):
+                self._notes.append(put_aside(project))
+            self._notes += make_harmless(project, self._covered_ns, self._files_dir)
 
     # -- covering ----------------------------------------------------------------------------------
 

@@ -16,6 +16,11 @@ class GitLink:
         self._text = self._read()
         self._is_told = False
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the project's `.git` is a symlink that is put back."""
+        return bool(self._text)
+
     def keep(self, notes: list[str]) -> None:
         """Look again. What lies there instead stays in the project, under another name."""
         if not self._text:

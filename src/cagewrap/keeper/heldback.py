@@ -43,6 +43,8 @@ _SHORT_S = 0.005
 told."""
 _TOLD = 5
 """So many paths are named to a message; `cagewrap review` has all."""
+INSISTED, INSISTED_S = 8, 10.0
+"""An agent whose file is put back so often within so many seconds means to have it there."""
 
 
 class HeldBack(Care):
@@ -69,6 +71,8 @@ class HeldBack(Care):
         self._messages = 0
         self._has_looked = False
         self._held: list[str] = []
+        self._times: dict[str, list[float]] = {}
+        self._insisted_on = ""
 
     def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:  # noqa: ARG002
         """Everything is covered and compared before the agent starts."""
@@ -90,6 +94,20 @@ class HeldBack(Care):
             self._has_looked = True
             self._try_walk()
         ready()
+
+    def astray(self) -> str:
+        """What is put back is there for a moment; one who insists makes many of these."""
+        if not self._insisted_on:
+            return ""
+        return (
+            f"{self._insisted_on!r} was put back {INSISTED} times in {INSISTED_S:.0f} s, and comes "
+            "again: everything in the cage was ended, since this machine may run it; the next "
+            "message starts it anew"
+        )
+
+    def mend(self) -> None:
+        """Put back a last time."""
+        self._look()
 
     def poll(self) -> None:
         """Put back what has changed, and look further from time to time."""
@@ -164,7 +182,12 @@ class HeldBack(Care):
 
     def _hold(self, paths: list[str]) -> None:
         self._held += paths
+        now = time.monotonic()
         for path in paths:
+            times = [at for at in self._times.get(path, ()) if at > now - INSISTED_S]
+            self._times[path] = [*times, now]
+            if len(times) + 1 >= INSISTED:
+                self._insisted_on = path
             self._log(f"held back: {path!r}")
 
     def _tell(self, note: Note) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from cagewrap.errors import CagewrapError, KeeperError, SessionError
+from cagewrap.errors import CagewrapError, InternalError, KeeperError, SessionError
 from cagewrap.keeper import cgroups, guest, handover, namespaces
 from cagewrap.keeper.brokered import Brokered
 from cagewrap.keeper.care import Care
@@ -126,6 +126,9 @@ class Running:
             message.abandon(
                 KeeperError(f"The agent could not be started: {error}.", "cagewrap doctor")
             )
+        except Exception as error:  # noqa: BLE001 - or its shim would wait for ever
+            self._log(f"bug: {type(error).__name__}: {error}")
+            message.abandon(InternalError(f"A bug in the keeper: {error!r}.", "cagewrap logs"))
 
     def _after(self, message: Message) -> None:
         assert message.request is not None  # noqa: S101
@@ -135,6 +138,11 @@ class Running:
     def astray(self) -> str:
         """Why the cage must not go on, "" when it may."""
         return next((why for care in self.cares if (why := care.astray())), "")
+
+    def mend(self) -> None:
+        """All was killed because the cage must not go on."""
+        for care in self.cares:
+            care.mend()
 
     def poll(self) -> None:
         """What is done while anything of a message runs."""

@@ -215,12 +215,15 @@ class Keeper:
     def _cut_off(self) -> bool:
         """Kill everything at once if the cage must not go on; whether it must not."""
         why = self.running.astray() if self.running is not None and not self._is_leaving else ""
-        if not why:
+        if self.running is None or not why:
             return False
         for message in self.messages:
             message.kill()
         for path in self.lingering:
             cgroups.kill(path)
+        killed = [*(message.cgroup for message in self.messages), *self.lingering]
+        cgroups.wait_until_empty(killed, _EMPTY_WAIT_S)
+        self.running.mend()
         self._note_to_all(why)
         return True
 
