@@ -320,8 +320,8 @@ def _keeper_environment(paths: Paths) -> dict[str, str]:
 
 
 def _projects(paths: Paths) -> set[str]:
-    """Every session's project: agents write there."""
-    return {record.project for record in sessions.list_records(paths)}
+    """Where agents write."""
+    return sessions.written_by_cages(paths)
 
 
 def clean_after_keeper(socket_path: bytes) -> None:

@@ -85,7 +85,7 @@ def look(launch: Launch) -> LoginInfo:
 
 def host_claude(launch: Launch) -> str:
     """The claude of this machine that renews the login, or ""."""
-    projects = {record.project for record in sessions.list_records(launch.paths)}
+    projects = sessions.written_by_cages(launch.paths)
     projects.add(launch.project.path)
     path = search_path(launch.env, projects)
     return find_claude(path, launch.paths.home, projects, launch.settings.login.claude)

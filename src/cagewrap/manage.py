@@ -76,7 +76,7 @@ class Sessions:
     def __init__(self, paths: Paths, env: Mapping[str, str]) -> None:
         """env: the owner's environment, for podman."""
         self.paths = paths
-        projects = {record.project for record in sessions.list_records(paths)}
+        projects = sessions.written_by_cages(paths)
         self.env = dict(env) | {
             "PATH": search_path(env, projects),
             "XDG_RUNTIME_DIR": paths.podman_runtime_dir,

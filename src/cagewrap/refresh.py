@@ -125,7 +125,7 @@ class Renewal:
         is_same = status.outcome == "failed" and status.digest == found.digest
         if is_same and 0 <= time.time() - status.tried_at < _AGAIN_S:
             return FAILED
-        projects = {record.project for record in sessions.list_records(self.paths)}
+        projects = sessions.written_by_cages(self.paths)
         claude = find_claude(self.env.get("PATH", ""), self.paths.home, projects, self.told)
         if not claude:
             return self._failed(found, status, "there is no claude on this machine to do it")

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
 from cagewrap.errors import CagewrapError, DirectoryError, SessionError, StorageError
+from cagewrap.mountargs import writable_sources
 from cagewrap.paths import Paths
 
 _Value = TypeVar("_Value")
@@ -136,6 +137,14 @@ def list_records(paths: Paths) -> list[Record]:
         if record is not None:
             found.append(record)
     return sorted(found, key=lambda record: record.created_at)
+
+
+def written_by_cages(paths: Paths) -> set[str]:
+    """What of the host a cage can write to: every session's project and writable mounts."""
+    found: set[str] = set()
+    for record in list_records(paths):
+        found |= {record.project, *writable_sources(record.run_args)}
+    return found
 
 
 def is_stray(paths: Paths, name: str) -> bool:

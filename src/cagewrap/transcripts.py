@@ -30,6 +30,10 @@ _CLAUDES = frozenset(
         "pr-link", "progress", "summary", "system", "tag", "user",
     )
 )  # fmt: skip
+_ORDERS = frozenset(("permissionMode", "teamName"))
+"""Of what was said too: a claude that goes back to such a line takes the mode from it."""
+_PLAN = re.compile(r"[a-z0-9-]{1,100}")
+"""The name of a plan, from which a path is made."""
 _PIS = frozenset(
     (
         "branch_summary", "compaction", "label", "message", "model_change", "session",
@@ -62,7 +66,12 @@ def said_to_claude(entry: dict[str, Any]) -> dict[str, Any]:
     rewind overwrites or removes, `permission-mode`, `agent-setting`, `dev-mods`,
     `queue-operation`), or unknown to us."""
     kind = entry.get("type")
-    return entry if isinstance(kind, str) and kind in _CLAUDES else {}
+    if not isinstance(kind, str) or kind not in _CLAUDES:
+        return {}
+    plan = entry.get("slug")
+    if plan is not None and not (isinstance(plan, str) and _PLAN.fullmatch(plan)):
+        del entry["slug"]
+    return {name: value for name, value in entry.items() if name not in _ORDERS}
 
 
 def said_to_pi(entry: dict[str, Any]) -> dict[str, Any]:
@@ -158,6 +167,12 @@ def spoken_line(form: Format, line: bytes, is_ours: Callable[[str], bool]) -> by
     if not entry or not isinstance(cwd, str) or (cwd and not is_ours(cwd)):
         return b""
     return render(entry)
+
+
+def known_lines(form: Format, lines: Iterable[bytes], is_ours: Callable[[str], bool]) -> set[bytes]:
+    """A cage's lines as the host may hold them: whole, or as they left the cage."""
+    found = list(lines)
+    return {plain_line(line) for line in found} | set(spoken_lines(form, found, is_ours))
 
 
 def plain_line(line: bytes) -> bytes:

@@ -112,7 +112,7 @@ class Twins:
             lines = transcripts.spoken_lines(self.form, said, self.is_ours)
             if key not in self._seen:  # a keeper that was killed may have carried some of it
                 here = {transcripts.plain_line(line) for line in to_cage}
-                there = {transcripts.plain_line(line) for line in said}
+                there = transcripts.known_lines(self.form, said, self.is_ours)
                 lines = [line for line in lines if line not in here]
                 to_cage = [line for line in to_cage if transcripts.plain_line(line) not in there]
             host_now = _add(host.fd, name, host_end, lines)
@@ -137,7 +137,7 @@ class Twins:
         is_known = known is not None and known[2] == found.inode and known[3] <= len(theirs)
         news = theirs[known[3] :] if known is not None and is_known else theirs
         here = {transcripts.plain_line(line) for line in _lines(ours)}
-        there = {transcripts.plain_line(line) for line in _lines(theirs)}
+        there = transcripts.known_lines(self.form, _lines(theirs), self.is_ours)
         said = transcripts.spoken_lines(self.form, _lines(news), self.is_ours)
         lacking = [line for line in _lines(ours) if transcripts.plain_line(line) not in there]
         host_now = _add(host.fd, name, len(ours), [line for line in said if line not in here])

@@ -24,7 +24,7 @@ class Room:
         for path in (self.config, self.home, self.secret, self.project):
             path.mkdir(parents=True)
         (self.secret / "id").write_text("secret")
-        self.may_read = may_copy((Place(str(self.secret), "x"),))
+        self.may_read = may_copy((Place(str(self.secret), "x"),), {str(self.project)})
         self.copies = Copies(str(self.home), {}, self.may_read)
 
     def bring(self, max_files: int = 100) -> list[str]:
@@ -202,3 +202,17 @@ def test_memory_of_this_directory_comes_and_of_no_other(room: Room) -> None:
     assert memory(None, "/x/y") == set()
     assert memory(None, "/x/y", known="-x-y") == mine
     assert memory({"/x-y": {}}, "/x/y", known="-x-y") == set()
+
+
+def test_nothing_comes_from_where_an_agent_works(room: Room) -> None:
+    """It could put a symlink to anything of the owner's there."""
+    taxes = room.owner / "taxes.md"
+    taxes.write_text("private")
+    (room.project / "commands").mkdir()
+    (room.project / "commands/x.md").symlink_to(taxes)
+    (room.project / "commands/y.md").write_text("from an agent")
+    (room.config / "commands").symlink_to(room.project / "commands")
+    (room.config / "CLAUDE.md").symlink_to(room.project / "commands/y.md")
+    (room.config / "rules").symlink_to(room.owner / "rules")
+    assert "commands, which no cage gets" in " ".join(room.bring())
+    assert [path for path in room.home.rglob("*") if path.is_file()] == []

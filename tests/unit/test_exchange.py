@@ -506,3 +506,15 @@ def test_pis_conversations_are_carried_as_claudes_are(place: Place) -> None:
     write(mine, json.dumps(head).encode() + b"\n")
     place.carry()
     assert (theirs.parent / mine.name).read_bytes() == mine.read_bytes()
+
+
+def test_orders_in_what_was_said_stay_in_the_cage() -> None:
+    def said(**entry: object) -> dict[str, object]:
+        line = json.dumps({"type": "user", "uuid": "x"} | entry).encode()
+        found: dict[str, object] = json.loads(spoken_line(CLAUDE, line, lambda _: True))
+        return found
+
+    plain = {"type": "user", "uuid": "x"}
+    assert said(permissionMode="bypassPermissions", teamName="t") == plain
+    assert said(slug="../CLAUDE") == said(slug=["a"]) == plain
+    assert said(slug="brave-new-plan") == plain | {"slug": "brave-new-plan"}

@@ -9,6 +9,7 @@ import pytest
 
 from cagewrap.errors import MountRefusedError
 from cagewrap.model import Mount
+from cagewrap.mountargs import writable_sources
 from cagewrap.mounts import check_sources, mount_args, plan_mounts
 from homes import Machine, settings, write
 
@@ -251,3 +252,13 @@ def test_mount_args() -> None:
         *("--mount", 'type=tmpfs,"target=/scratch,x",notmpcopyup,tmpfs-mode=0755'),
     )
     assert mount_args(()) == ()
+
+
+def test_what_can_be_written_is_read_back() -> None:
+    mounts = (
+        Mount('/a,"b"', "/x", readonly=False),
+        Mount("/c", "/y", readonly=True),
+        Mount("", "/z", readonly=False, kind="tmpfs"),
+        Mount("/d\ne", "/w", readonly=False),
+    )
+    assert writable_sources(("podman", *mount_args(mounts), "image")) == ('/a,"b"', "/d\ne")

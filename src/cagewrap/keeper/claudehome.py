@@ -69,7 +69,7 @@ class ClaudeHome(Care):
             kept = {}
         owner = Owner(os.getuid(), os.getgid(), "", record.home)
         places = protected.protected_places(owner, paths, os.environ)
-        self._may_read = may_copy(places)
+        self._may_read = may_copy(places, sessions.written_by_cages(paths))
         self._copies = Copies(self._home_dir, read_known(kept.get("files")), self._may_read)
         self._settings = MergedFile(
             self._home_dir, (".claude",), SETTINGS_FILE, kept.get("settings")

@@ -44,7 +44,8 @@ class PiHome(Care):
         except (OSError, ValueError):
             kept = {}
         owner = Owner(os.getuid(), os.getgid(), "", record.home)
-        self._judge = may_copy(protected.protected_places(owner, paths, os.environ))
+        places = protected.protected_places(owner, paths, os.environ)
+        self._judge = may_copy(places, sessions.written_by_cages(paths))
         self._pi_dir = ""
         home_dir = paths.home_dir(record.name)
         self._copies = Copies(home_dir, read_known(kept.get("files")), self._may_read)
