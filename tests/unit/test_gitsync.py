@@ -64,6 +64,10 @@ class Twin:
         outcome = self.outcome()
         return outcome.notes + outcome.states
 
+    def refill(self) -> None:
+        """As at the start of a message."""
+        carry(self.pair(), index_pack, may_refill=True)
+
     def outcome(self) -> Outcome:
         return carry(self.pair(), index_pack)
 
@@ -376,10 +380,7 @@ def test_what_is_planted_reaches_nothing(twin: Twin, tmp_path: Path, name: str, 
     else:
         path.write_text("\x1b[2J evil ../../x\n")
     within(5, twin.carry)
-    after = listing(twin.git_dir)
-    if (name, kind) == ("refs/heads", "directory"):  # no branch is there: they are deleted
-        before = {path: content for path, content in before.items() if "heads/main" not in path}
-    assert after == before
+    assert listing(twin.git_dir) == before
     assert secret.read_text() == "a" * OIDS + "\n"
     twin.host("status")
 
@@ -539,8 +540,108 @@ def test_packed_refs_that_are_gone_delete_nothing(twin: Twin) -> None:
     twin.cage("pack-refs", "--all")
     twin.carry()
     (twin.copy / "packed-refs").unlink()
+    for _ in range(2):
+        assert "vanished" in twin.carry()[0]
+        assert len(twin.host("for-each-ref").splitlines()) == 2
+    twin.refill()
+    assert twin.cage("for-each-ref") == twin.host("for-each-ref")
+
+
+VANISHING = {
+    "all branches": "rm -rf refs/heads packed-refs logs; mkdir refs/heads",
+    "all refs": "rm -rf refs; mkdir refs",
+    "what is checked out": "rm refs/heads/main",
+    "what is checked out elsewhere": "rm refs/heads/tree",
+    "HEAD and a branch": "rm HEAD refs/heads/x; mkfifo HEAD",
+}
+
+
+@pytest.mark.parametrize("name", VANISHING)
+def test_branches_that_vanish_delete_nothing(twin: Twin, name: str) -> None:
+    twin.host("branch", "x")
+    twin.host("branch", "tree")
     twin.carry()
-    assert len(twin.host("for-each-ref").splitlines()) == 2
+    twin.cage("worktree", "add", "-q", str(twin.root / "tree"), "tree")
+    twin.carry()
+    before = {path: text for path, text in listing(twin.git_dir).items() if "refs" in path}
+    subprocess.run(["sh", "-c", VANISHING[name]], cwd=twin.copy, check=True)
+    for _ in range(2):
+        assert "vanished" in twin.carry()[0]
+        assert not twin.outcome().is_settled
+    now = {path: text for path, text in listing(twin.git_dir).items() if "refs" in path}
+    assert now == before
+    if "HEAD" not in name:
+        twin.refill()
+        assert twin.cage("for-each-ref") == twin.host("for-each-ref")
+        twin.commit("cage", "b")
+        assert twin.carry() == []
+        assert twin.subjects() == ["b", "first"]
+
+
+def test_what_the_agent_deletes_of_yours_is_kept(twin: Twin) -> None:
+    first = twin.host("rev-parse", "HEAD")
+    twin.host("checkout", "-q", "-b", "x/y")
+    twin.commit("host", "b")
+    twin.host("commit", "-q", "--amend", "-m", "c")
+    twin.host("tag", "v1")
+    twin.host("checkout", "-q", "main")
+    twin.carry()
+    twin.carry()
+    tip, log = twin.host("rev-parse", "x/y"), twin.host("reflog", "show", "--format=%H", "x/y")
+    twin.cage("branch", "-D", "-q", "x/y")
+    twin.cage("tag", "-d", "v1")
+    (note,) = twin.carry()
+    assert note == (
+        "the agent deleted refs/heads/x/y, refs/tags/v1: kept as below refs/cagewrap/s/deleted"
+    )
+    kept = "refs/cagewrap/s/deleted/heads/x/y"
+    assert twin.host("for-each-ref", "--format=%(refname)").split() == [
+        kept, "refs/cagewrap/s/deleted/tags/v1", "refs/heads/main",
+    ]  # fmt: skip
+    assert twin.host("rev-parse", kept) == tip
+    assert twin.host("reflog", "show", "--format=%H", kept) == log
+    assert twin.carry() == []
+    twin.cage("update-ref", "-d", kept)
+    twin.host("branch", "x", "main")
+    twin.carry()
+    twin.cage("branch", "-D", "-q", "x")
+    (note,) = twin.carry()
+    assert "refs/heads/x: kept as refs/cagewrap/s-" in note
+    assert twin.host("rev-parse", kept) == tip
+    assert twin.host("rev-parse", note.rpartition(" ")[2]) == first
+    twin.host("fsck", "--strict")
+
+
+def test_what_the_agent_deletes_of_its_own_is_not_kept(twin: Twin) -> None:
+    for name in ("x", "y"):
+        twin.cage("branch", name)
+    twin.carry()
+    commit = twin.host("commit-tree", "-m", "z", "HEAD^{tree}").strip()
+    twin.host("update-ref", "refs/heads/y", commit)
+    twin.carry()
+    twin.cage("branch", "-D", "-q", "x", "y")
+    (note,) = twin.carry()
+    assert "deleted refs/heads/y: kept" in note
+    assert "deleted/heads/x" not in twin.host("for-each-ref")
+
+
+def test_a_deletion_that_cannot_be_kept_is_none(twin: Twin) -> None:
+    twin.host("branch", "x")
+    twin.carry()
+    (twin.git_dir / "refs/cagewrap").write_text("in the way\n")
+    twin.cage("branch", "-D", "-q", "x")
+    assert "was not deleted" in twin.carry()[0]
+    assert "refs/heads/x" in twin.host("for-each-ref")
+
+
+def test_a_packed_ref_whose_text_is_none(twin: Twin) -> None:
+    twin.commit("host", "b")
+    (twin.copy / "refs/heads/main").unlink()
+    (twin.copy / "packed-refs").write_bytes(b"\xff\xfe refs/heads/main\n\xff refs/heads/x\n")
+    twin.carry()
+    assert twin.subjects() == ["b", "first"]
+    twin.refill()
+    assert (twin.copy / "refs/heads/main").read_text() == twin.host("rev-parse", "main")
 
 
 def test_ids_of_sha256(tmp_path: Path) -> None:

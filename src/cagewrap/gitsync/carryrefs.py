@@ -6,6 +6,7 @@ import contextlib
 import re
 
 from cagewrap.gitsync.context import Context, Place
+from cagewrap.gitsync.deletions import LOG_BYTES, keep_vanished, save_deleted
 from cagewrap.gitsync.merge import Changes, merge
 from cagewrap.gitsync.names import (
     VALUE_BYTES,
@@ -17,8 +18,6 @@ from cagewrap.gitsync.names import (
 from cagewrap.gitsync.refs import Refs, TooManyError, change_refs, in_the_way, read_refs
 from cagewrap.gitsync.side import BusyError, Side
 
-LOG_BYTES = 64 << 20
-"""A longer log of a ref is not carried."""
 _LOG_TAIL = 200
 _LOG = re.compile(
     rb"(?>[0-9a-f]{40,64} [0-9a-f]{40,64} [^<>\0\n]*<[^<>\0\n]*> [0-9]{1,20} [+-][0-9]{4}"
@@ -45,14 +44,15 @@ def carry_refs(place: Place, context: Context) -> tuple[Refs, Refs] | None:
         may_reach_host=is_carried_to_host,
         may_reach_cage=is_carried_to_cage,
     )
-    _look_for_packed(place, cage, host)
     _keep_what_is_hidden(changes.to_host, cage)
     _keep_what_is_hidden(changes.to_cage, host)
+    keep_vanished(place, changes, cage, context, is_broken=_is_packed_lost(place))
     _save_conflicts(changes, host, context)
     _refuse_collisions(changes, host, context)
     if changes.to_host:
         place.bring()
         _refuse_missing(changes, host, place, context)
+    save_deleted(place, changes, host, context)
     failed = change_refs(place.host, host, changes.to_host, context.oid_length)
     failed |= change_refs(place.cage, cage, changes.to_cage, context.oid_length)
     _remember(base, host, cage, changes, failed)
@@ -66,12 +66,12 @@ def carry_refs(place: Place, context: Context) -> tuple[Refs, Refs] | None:
     return host, cage
 
 
-def _look_for_packed(place: Place, cage: Refs, host: Refs) -> None:
+def _is_packed_lost(place: Place) -> bool:
     """git never removes packed-refs: where it is gone, what was in it is not deleted."""
     is_there = place.cage.stamp("packed-refs") is not None
-    if place.base.get("packed") and not is_there:
-        cage.bad += [name for name in host.values if name not in cage.values]
-    place.base["packed"] = is_there
+    if is_there:
+        place.base["packed"] = True
+    return not is_there and place.base.get("packed", False)
 
 
 def _keep_what_is_hidden(changes: dict[str, str | None], refs: Refs) -> None:

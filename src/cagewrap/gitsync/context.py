@@ -21,7 +21,8 @@ class IndexBase(TypedDict, total=False):
 class Base(TypedDict, total=False):
     """What both sides had when a place was last carried. JSON.
 
-    refs: name -> value. packed: whether the cage has packed-refs. head: HEAD's value. files: name
+    refs: name -> value. packed: whether the cage has had packed-refs. made: refs that the agent
+    made and the host has not changed. head: HEAD's value. files: name
     -> digest of its content ("": none).
     config: the host's. logs: sizes of logs on the host and in the cage. mirror: path -> digest of
     a file of which only the host's side is carried.
@@ -29,6 +30,7 @@ class Base(TypedDict, total=False):
 
     refs: dict[str, str]
     packed: bool
+    made: list[str]
     head: str
     files: dict[str, str]
     index: IndexBase
@@ -66,17 +68,20 @@ class Context:
     session: what a conflict's refs are named after. inside_ids: uid and gid that the owner's files
     seem to have inside. notes: sentences for the owner on what happened. states: on what is so, and
     is said once for as long as it is. is_busy: something could not be carried
-    because git's lock of it is held. has_written: something was carried.
+    because git's lock of it is held. has_written: something was carried. may_refill: the cage may
+    get again what it has lost; is_refillable: it would.
     """
 
     session: str
     oid_length: int
     owner_ids: tuple[int, int]
     inside_ids: tuple[int, int]
+    may_refill: bool = False
     notes: list[str] = field(default_factory=list)
     states: list[str] = field(default_factory=list)
     is_busy: bool = False
     has_written: bool = False
+    is_refillable: bool = False
 
     def state(self, text: str) -> None:
         """Say what is so."""

@@ -177,7 +177,7 @@ def _current(side: Side, name: str, oid_length: int) -> str | None:
     if loose is not None:
         return parse_value(loose, oid_length)
     packed = side.read("packed-refs", PACKED_BYTES) or b""
-    return _find_packed(packed, name)
+    return _find_packed(packed, name, oid_length)
 
 
 def _is_directory(side: Side, path: str) -> bool:
@@ -188,9 +188,12 @@ def _is_directory(side: Side, path: str) -> bool:
     return True
 
 
-def _find_packed(packed: bytes, name: str) -> str | None:
+def _find_packed(packed: bytes, name: str, oid_length: int) -> str | None:
     at = packed.find(b" " + name.encode("utf-8", "surrogateescape") + b"\n")
-    return packed[packed.rfind(b"\n", 0, at) + 1 : at].decode() if at >= 0 else None
+    if at < 0:
+        return None
+    oid = packed[packed.rfind(b"\n", 0, at) + 1 : at].decode("utf-8", "surrogateescape")
+    return oid if is_oid(oid, oid_length) else None
 
 
 def _delete(

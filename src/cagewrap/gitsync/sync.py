@@ -71,7 +71,8 @@ def carry(pair: Pair, index_pack: IndexPack, *, may_refill: bool = False) -> Out
             outcome.notes += [note for note in context.notes if note not in outcome.notes]
             outcome.states = context.states
             outcome.paths, outcome.stamps = run.paths, run.stamps
-            outcome.is_settled = not (context.is_busy or context.has_written or run.is_racy)
+            is_at_rest = not (context.is_busy or context.has_written or context.is_refillable)
+            outcome.is_settled = is_at_rest and not run.is_racy
             if not run.has_new_paths:
                 break
         write_base(pair, base)
@@ -130,6 +131,7 @@ class _Run:
             oid_length=_oid_length(self.host),
             owner_ids=(os.getuid(), os.getgid()),
             inside_ids=self.pair.inside_ids,
+            may_refill=self.may_refill,
         )
         places = self.base["places"]
         self.paths = self.base.get("watched") or [self.pair.host, self.pair.copy]
@@ -207,6 +209,7 @@ class _Run:
         if base.get("refs") and not is_begun(cage):
             if not self.may_refill:
                 context.state("the agent has removed its git directory: yours stays as it is")
+                context.is_refillable = True
                 return False
             empty(cage.fd, name)
             fill(host.fd, cage.fd, name)
