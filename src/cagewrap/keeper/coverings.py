@@ -34,6 +34,8 @@ class Coverings:
         self._store = store
         self.hooks = ""
         """A directory that git runs hooks of, beside the usual ones."""
+        self.asked: set[str] = set()
+        """Directories that an agent makes and removes again: it finds them made."""
         held = directory.held_directories(store)
         self._copies = {one.path: one for one in held if not _is_empty(one.copy_dir)}
         self._covered: dict[str, Identity] = {}
@@ -121,7 +123,7 @@ class Coverings:
 
     def _is_needed(self, path: str) -> bool:
         """Whether a directory must be there for the agent to have a private one."""
-        return path in PLACEHOLDERS or path in self._copies
+        return path in PLACEHOLDERS or path in self.asked or path in self._copies
 
     def _identity(self, path: str) -> Identity:
         found = tree.stat_below(self._root, path)

@@ -43,6 +43,7 @@ _SHORT_S = 0.005
 told."""
 _TOLD = 5
 """So many paths are named to a message; `cagewrap review` has all."""
+_CODEX = {b"codex", b"codex.js"}
 INSISTED, INSISTED_S = 8, 10.0
 """An agent whose file is put back so often within so many seconds means to have it there."""
 
@@ -74,8 +75,11 @@ class HeldBack(Care):
         self._times: dict[str, list[float]] = {}
         self._insisted_on = ""
 
-    def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:  # noqa: ARG002
+    def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:
         """Everything is covered and compared before the agent starts."""
+        programs = {os.path.basename(word) for word in request.argv[:2]}
+        if programs & _CODEX:  # its sandbox fails when it cannot remove what it made
+            self._coverings.asked.add(".codex")
         self._messages += 1
         self._must_settle = False
         self._root_watch.start()
