@@ -42,7 +42,7 @@ class HeldGit:
             seen = {one.path: one.digest for one in found}
             with open(self._seen_file, "w", encoding="utf-8") as file:
                 json.dump(seen, file)
-        return tuple(Held(one.kind, one.path, _WHY[one.kind], _explain(pair, one)) for one in found)
+        return tuple(Held(one.kind, one.path, _why(one), _explain(pair, one)) for one in found)
 
     def count(self) -> int:
         """As the keeper wrote it down."""
@@ -95,6 +95,12 @@ class HeldGit:
                 return dict(json.load(file))
         except (OSError, ValueError):
             return {}
+
+
+def _why(one: Difference) -> str:
+    if one.kind == "git conflict" and one.path.split("/")[3:4] == ["deleted"]:
+        return "the agent deleted the ref of that name, and this is where it was"
+    return _WHY[one.kind]
 
 
 def _differences(pair: Pair) -> list[Difference]:

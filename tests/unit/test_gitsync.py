@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,9 @@ class Twin:
     def refill(self) -> None:
         """As at the start of a message."""
         carry(self.pair(), index_pack, may_refill=True)
+        if not (self.copy / "cagewrap/objects").is_symlink():
+            (self.copy / "cagewrap").mkdir(exist_ok=True)
+            (self.copy / "cagewrap/objects").symlink_to(self.git_dir / "objects")
 
     def outcome(self) -> Outcome:
         return carry(self.pair(), index_pack)
@@ -689,3 +693,42 @@ def test_many_changes_of_the_configuration_arrive_in_the_end(twin: Twin) -> None
     for _ in range(3):
         twin.carry()
     assert (twin.git_dir / "config").read_text().count("merge") == 250
+
+
+@pytest.fixture
+def with_deep(twin: Twin) -> Iterator[Twin]:
+    """Directories in directories, deeper than a path can be long."""
+    script = (
+        "import os, sys; os.makedirs(sys.argv[1], exist_ok=True); os.chdir(sys.argv[1])\n"
+        "for _ in range(1500): os.mkdir('d'); os.chdir('d')\n"
+    )
+    for path in ("hooks/x", "refs/heads/x", "modules/a/b", "refs/heads/y"):
+        subprocess.run(["python3", "-c", script, str(twin.copy / path)], check=True)
+    yield twin
+    subprocess.run(["rm", "-rf", str(twin.copy)], check=True)  # pytest's own removal cannot
+
+
+def test_deep_directories_stop_nothing(with_deep: Twin) -> None:
+    twin = with_deep
+    twin.host("branch", "y")
+    twin.commit("cage", "b")
+    twin.carry()
+    assert twin.subjects() == ["b", "first"]
+    (twin.copy / "HEAD").unlink()
+    assert "removed" in twin.carry()[0]
+    twin.refill()
+    assert not (twin.copy / "hooks/x").exists()
+    assert not (twin.copy / "modules/a").exists()
+    assert not [name for name in os.listdir(twin.copy) if name.startswith(".cagewrap")]
+    assert twin.cage("log", "--format=%s") == "b\nfirst\n"
+    assert twin.cage("for-each-ref") == twin.host("for-each-ref")
+
+
+def test_a_ref_that_is_too_deep_is_not_carried(twin: Twin) -> None:
+    head = twin.host("rev-parse", "HEAD").strip()
+    (twin.copy / "packed-refs").write_text(f"{head} refs/heads/{'d/' * 400}x\n")
+    twin.carry()
+    twin.commit("cage", "b")
+    twin.carry()
+    assert twin.subjects() == ["b", "first"]
+    assert twin.host("for-each-ref", "--format=%(refname)") == "refs/heads/main\n"

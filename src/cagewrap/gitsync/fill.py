@@ -9,6 +9,7 @@ import stat
 
 from cagewrap import beneath
 from cagewrap.gitsync.objects import BORROWED
+from cagewrap.gitsync.side import DEPTH_LIMIT
 
 STORES = ("lfs/objects", "annex/objects", "reftable")
 """Directories that both sides share and write to: nothing in them is run or obeyed by git."""
@@ -16,6 +17,9 @@ _IN_MODULE = r"(?:modules/.+/)?"
 _NOT_COPIED = re.compile(_IN_MODULE + "(?:objects|refs|logs/refs/remotes|" + "|".join(STORES) + ")")
 _MOUNTED = re.compile(_IN_MODULE + "(?:" + BORROWED + "|" + "|".join(STORES) + ")")
 _CHUNK = 1 << 22
+_DEEP = ".cagewrap-deep-"
+"""What lies deeper than anything of git's is removed from the top, a part at a time."""
+_PARTS_LIMIT = 5000
 _LEFT_OUT = re.compile(r"(?:.*/)?(?:gc\.pid|fsmonitor--daemon\.ipc|fsmonitor--daemon)")
 
 
@@ -44,6 +48,8 @@ def _fill_directory(source_fd: int, target_fd: int, name: str, path: str) -> Non
     if _NOT_COPIED.fullmatch(path):
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o755, dir_fd=target_fd)
+        return
+    if path.count("/") > DEPTH_LIMIT:
         return
     try:
         source = beneath.open_dir(source_fd, [name])
@@ -92,15 +98,31 @@ def copy_file(source_fd: int, target_fd: int, name: str) -> None:
 
 def empty(fd: int, path: str = "") -> None:
     """Remove everything but the directories that may be mounted on. Raises OSError."""
+    _empty(fd, path, fd, 0)
+    for _ in range(_PARTS_LIMIT):
+        deep = [name for name in os.listdir(fd) if name.startswith(_DEEP)]
+        for name in deep:
+            _empty_one(fd, name, name, fd, 0)
+        if not deep:
+            return
+
+
+def _empty(fd: int, path: str, top: int, depth: int) -> None:
     for name in os.listdir(fd):
         below = f"{path}/{name}" if path else name
         if not stat.S_ISDIR(beneath.stat_at(fd, name).st_mode):
             os.unlink(name, dir_fd=fd)
+        elif depth == DEPTH_LIMIT:
+            os.rename(name, _DEEP + os.urandom(8).hex(), src_dir_fd=fd, dst_dir_fd=top)
         elif not _MOUNTED.fullmatch(below):
-            inner = beneath.open_dir(fd, [name])
-            try:
-                empty(inner, below)
-            finally:
-                os.close(inner)
-            with contextlib.suppress(OSError):  # it holds one
-                os.rmdir(name, dir_fd=fd)
+            _empty_one(fd, name, below, top, depth)
+
+
+def _empty_one(fd: int, name: str, path: str, top: int, depth: int) -> None:
+    inner = beneath.open_dir(fd, [name])
+    try:
+        _empty(inner, path, top, depth + 1)
+    finally:
+        os.close(inner)
+    with contextlib.suppress(OSError):  # it holds one that may be mounted on
+        os.rmdir(name, dir_fd=fd)

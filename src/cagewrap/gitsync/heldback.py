@@ -102,6 +102,7 @@ def drop(pair: Pair, one: Difference) -> None:
             with opened(path) as side:
                 refs = Refs(values={one.name: one.digest})
                 change_refs(side, refs, {one.name: None}, len(one.digest))
+                side.remove(f"logs/{one.name}")
         return
     with _opened_place(pair, one.place) as (host, cage):
         if one.kind == "git config":

@@ -9,6 +9,8 @@ import re
 
 REF_BYTES = 1000
 """A longer name of a ref is not carried."""
+REF_DEPTH = 50
+"""Nor is one with more slashes."""
 VALUE_BYTES = 1200
 """A larger file is no ref."""
 
@@ -27,7 +29,9 @@ def is_ref_name(name: str) -> bool:
     """Whether git would take this for a ref, and so would everything that prints or splits it."""
     if name == "refs/stash":
         return True
-    if not name.startswith("refs/") or len(name) > REF_BYTES or name.count("/") < 2:
+    if not name.startswith("refs/") or len(name) > REF_BYTES:
+        return False
+    if not 2 <= name.count("/") <= REF_DEPTH:
         return False
     if _BAD.search(name) or name.endswith(("/", ".")) or name == "refs/heads/HEAD":
         return False

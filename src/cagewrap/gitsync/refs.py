@@ -16,6 +16,7 @@ PACKED_BYTES = 256 << 20
 REFS_LIMIT = 500_000
 """More refs than this are not carried."""
 DEPTH_LIMIT = 64
+"""Directories of refs that lie deeper are not looked into."""
 BULK = 200
 """With more new refs than this they are written into packed-refs, not each into a file."""
 
@@ -36,7 +37,7 @@ class Refs:
 
 
 class TooManyError(Exception):
-    """More refs, or deeper ones, than are carried."""
+    """More refs than are carried."""
 
 
 def read_refs(side: Side, oid_length: int) -> Refs:
@@ -90,9 +91,13 @@ def _read_below(fd: int, name: str, path: str, found: Refs, oid_length: int) -> 
 def _read_loose(fd: int, path: str, found: Refs, oid_length: int) -> None:
     """Add what lies in one directory, whose descriptor is closed."""
     found.directories.append(path)
-    if path.count("/") > DEPTH_LIMIT or len(found.loose) > REFS_LIMIT:
+    if len(found.loose) > REFS_LIMIT:
         os.close(fd)
         raise TooManyError
+    if path.count("/") > DEPTH_LIMIT:
+        os.close(fd)
+        found.bad.append(path)
+        return
     try:
         with os.scandir(fd) as entries:
             listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]

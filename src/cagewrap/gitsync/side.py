@@ -15,6 +15,8 @@ from cagewrap import beneath
 LOCK_TRIES = 10
 LOCK_WAIT_S = 0.01
 """How often a lock of git's is tried for, and how long is waited in between."""
+DEPTH_LIMIT = 64
+"""git's directories are not deeper, an agent's may be."""
 
 Stamp = tuple[int, int, int]
 """Inode, nanoseconds of the last change, size: tells a file from a later version of it."""
@@ -180,12 +182,15 @@ class Lock:
                 os.unlink(self._name + ".lock", dir_fd=self._dir_fd)
 
 
-def remove_empty(dir_fd: int, name: str) -> None:
-    """Remove a directory that holds nothing but such directories. Raises OSError."""
+def remove_empty(dir_fd: int, name: str, depth: int = 0) -> None:
+    """Remove a directory that holds nothing but such directories. Raises OSError, also where they
+    are deeper than any of git's."""
+    if depth > DEPTH_LIMIT:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     fd = beneath.open_dir(dir_fd, [name])
     try:
         for below in os.listdir(fd):
-            remove_empty(fd, below)
+            remove_empty(fd, below, depth + 1)
     finally:
         os.close(fd)
     os.rmdir(name, dir_fd=dir_fd)
