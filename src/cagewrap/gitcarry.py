@@ -22,6 +22,12 @@ from cagewrap.sessions import Record
 ALONE_S = 3.0
 PACK_S = 3600.0
 """How long git may take to check a pack."""
+PACK_CPU_S = (60, 1)
+"""The same in processor time: so much, and so much for each MiB of it. A small pack can make long
+work; of honest ones a MiB takes less than half a second."""
+_MEMORY_BYTES = 4 << 30
+"""More than git needs for a pack without a delta of gigabytes."""
+_THREADS = 2
 
 
 def carry_once(pair: Pair, *, may_refill: bool) -> Outcome:
@@ -79,11 +85,20 @@ def index_pack(path: str, is_sha256: bool) -> bool:  # noqa: FBT001
         "GIT_CEILING_DIRECTORIES": "/",
     }
     kind = "sha256" if is_sha256 else "sha1"
-    argv = ("git", "index-pack", f"--object-format={kind}", path)
+    try:
+        size = os.stat(path, follow_symlinks=False).st_size
+    except OSError:
+        return False
+    cpu_s = PACK_CPU_S[0] + PACK_CPU_S[1] * (size >> 20)
+    argv = (
+        *("prlimit", f"--as={_MEMORY_BYTES}", f"--cpu={cpu_s}", "--core=0"),
+        *("git", "index-pack", f"--object-format={kind}", f"--threads={_THREADS}"),
+        *(f"--max-input-size={size}", path),
+    )
     left_s = signal.alarm(0)  # a large pack takes longer than all else may
     try:
         return proc.capture(argv, timeout_s=PACK_S, env=env).returncode == 0
     except PodmanMissingError:
-        return False  # no git on this machine, so nobody here needs them
+        return False
     finally:
         signal.alarm(left_s)

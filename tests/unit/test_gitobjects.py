@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
+import time
 import zlib
 from pathlib import Path
 
 import pytest
 
+from cagewrap import gitcarry
 from cagewrap.gitcarry import index_pack
+from cagewrap.gitsync import objects
 from cagewrap.gitsync.objects import bring_objects
 from cagewrap.gitsync.pair import opened
 from cagewrap.gitsync.store import Store
@@ -100,6 +104,8 @@ def plant(cage: Path, oid: str, content: bytes) -> None:
         zlib.compress(b"blob 1\0a")[:-2],
         zlib.compress(b"blob 1\0a") + b"more",
         zlib.compress(b"\0" * 50_000_000),
+        zlib.compress(b"blob 1\0" + b"\0" * 50_000_000),
+        zlib.compress(b"blob 1\0a") + b"\0" * 50_000_000,
     ],
 )
 def test_what_is_not_what_it_is_named_stays(both: tuple[Path, Path], content: bytes) -> None:
@@ -108,6 +114,92 @@ def test_what_is_not_what_it_is_named_stays(both: tuple[Path, Path], content: by
     plant(cage, oid, content)
     assert bring(cage, host) == 0
     assert files(host / "objects") == set()
+
+
+def test_a_small_object_that_unpacks_to_more_than_it_says_is_not_unpacked(
+    both: tuple[Path, Path],
+) -> None:
+    """A gigabyte of zeros in a megabyte."""
+    cage, host = both
+    oid = git(cage, "hash-object", "--stdin", stdin="other").strip()
+    plant(cage, oid, zlib.compress(b"blob 9\0" + b"\0" * (1 << 30), 1))
+    began = time.process_time()
+    assert bring(cage, host) == 0
+    assert time.process_time() - began < 0.5
+
+
+def test_an_object_above_the_limit_is_not_unpacked(
+    both: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "OBJECT_BYTES", 9)
+    cage, host = both
+    git(cage, "hash-object", "-w", "--stdin", stdin="0123456789")
+    small = git(cage, "hash-object", "-w", "--stdin", stdin="012345678").strip()
+    assert bring(cage, host) == 1
+    assert git(host, "cat-file", "-p", small) == "012345678"
+
+
+def costly_pack(path: Path) -> None:
+    """A base of 300 MB and what differs from it in nothing, in 300 KB."""
+    size = 300_000_000
+    base = zlib.compress(b"\0" * size, 1)
+    digest = hashlib.sha1(b"blob %d\0" % size + b"\0" * size).digest()
+    length = varint(size)
+    parts = [at.to_bytes(4, "little") for at in range(0, size, 0xFFFFFF)]
+    copies = b"".join(
+        b"\xff" + at + min(0xFFFFFF, size - n * 0xFFFFFF).to_bytes(3, "little")
+        for n, at in enumerate(parts)
+    )
+    delta = length + varint(size + 1) + copies + b"\1x"
+    head = b"PACK" + (2).to_bytes(4, "big") + (2).to_bytes(4, "big")
+    body = head + entry(3, size) + base + entry(7, len(delta)) + digest + zlib.compress(delta)
+    path.write_bytes(body + hashlib.sha1(body).digest())
+
+
+def varint(number: int) -> bytes:
+    found = b""
+    while number >= 0x80:
+        found += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return found + bytes([number])
+
+
+def entry(kind: int, size: int) -> bytes:
+    """The head of an object in a pack."""
+    first, rest = kind << 4 | size & 15, size >> 4
+    return bytes([first | 0x80]) + varint(rest) if rest else bytes([first])
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "is_sound"),
+    [("_MEMORY_BYTES", 4 << 30, True), ("_MEMORY_BYTES", 256 << 20, False),
+     ("PACK_CPU_S", (1, 0), False)],
+)  # fmt: skip
+def test_a_small_pack_does_not_take_all_memory_or_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: object, *, is_sound: bool
+) -> None:
+    costly_pack(tmp_path / "x.pack")
+    monkeypatch.setattr(gitcarry, limit, value)
+    assert index_pack(str(tmp_path / "x.pack"), False) == is_sound
+
+
+def test_a_pack_above_the_limit_is_not_copied(
+    both: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cage, host = both
+    name = cage / f"objects/pack/pack-{'a' * 40}"
+    name.with_suffix(".idx").touch()
+    name.with_suffix(".pack").write_bytes(b"PACK\0\0\0\2" + b"x" * 100)
+    monkeypatch.setattr(objects, "PACK_BYTES", 100)
+    asked: list[str] = []
+
+    def ask(path: str, is_sha256: bool) -> bool:  # noqa: FBT001
+        asked.append(f"{path} {is_sha256}")
+        return False
+
+    with opened(str(cage)) as source, opened(str(host)) as target:
+        assert bring_objects(source, target, str(host), ask) == 0
+    assert asked == []
 
 
 def test_what_is_no_file_is_left_alone(both: tuple[Path, Path], tmp_path: Path) -> None:

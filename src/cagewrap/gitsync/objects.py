@@ -27,6 +27,11 @@ _FAN = re.compile(r"[0-9a-f]{2}")
 _LOOSE = re.compile(r"[0-9a-f]{38}(?:[0-9a-f]{24})?")
 _PACK = re.compile(r"pack-[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _HEADER = re.compile(rb"(?:blob|tree|commit|tag) (0|[1-9][0-9]{0,18})")
+PACK_BYTES = 32 << 30
+"""A larger pack is not brought."""
+OBJECT_BYTES = 8 << 30
+"""Nor is a loose object that is larger when it is unpacked."""
+_PACK_BEGINS = (b"PACK\0\0\0\2", b"PACK\0\0\0\3")
 _CHUNK = 1 << 20
 _HEADER_BYTES = 64
 
@@ -121,7 +126,7 @@ def _copy_checked(file: object, copy: object, oid: str) -> None:
     read, write = file.read, copy.write  # type: ignore[attr-defined]
     digest = hashlib.sha1(usedforsecurity=False) if len(oid) == 40 else hashlib.sha256()
     unpack = zlib.decompressobj()
-    header, size, is_begun = b"", 0, False
+    header, size, most, is_begun = b"", 0, _HEADER_BYTES + _CHUNK, False
     while True:
         chunk = read(_CHUNK)
         if not chunk:
@@ -137,13 +142,25 @@ def _copy_checked(file: object, copy: object, oid: str) -> None:
             if not is_begun:
                 header += data[:_HEADER_BYTES]
                 is_begun = b"\0" in header or len(header) >= _HEADER_BYTES
+                most = _size_of(header) if is_begun else most
             size += len(data)
+            if size > most:
+                raise UnsoundError
+        if unpack.eof and pending:
+            raise UnsoundError
+    if not (is_begun and unpack.eof and not unpack.unused_data):
+        raise UnsoundError
+    if size != most or digest.hexdigest() != oid:
+        raise UnsoundError
+
+
+def _size_of(header: bytes) -> int:
+    """What an object that begins so has unpacked, with its header."""
     text, nul, _ = header.partition(b"\0")
     found = _HEADER.fullmatch(text)
-    if not (found and nul and unpack.eof and not unpack.unused_data):
+    if not found or not nul or int(found.group(1)) > OBJECT_BYTES:
         raise UnsoundError
-    if size != int(found.group(1)) + len(text) + 1 or digest.hexdigest() != oid:
-        raise UnsoundError
+    return int(found.group(1)) + len(text) + 1
 
 
 def _bring_packs(
@@ -189,10 +206,13 @@ def _bring_pack(source: int, target: int, base: str, host_path: str, index_pack:
     temporary = f"tmp_pack_{secrets.token_hex(6)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
+        if os.fstat(fd).st_size > PACK_BYTES or os.pread(fd, 8, 0) not in _PACK_BEGINS:
+            return False
         out = os.open(f"{temporary}.pack", flags, 0o444, dir_fd=target)
         try:
-            while os.copy_file_range(fd, out, _CHUNK * 16):
-                pass
+            left = PACK_BYTES
+            while left > 0 and (count := os.copy_file_range(fd, out, min(left, _CHUNK * 16))):
+                left -= count
         finally:
             os.close(out)
         path = os.path.join(host_path, "objects", "pack", f"{temporary}.pack")
