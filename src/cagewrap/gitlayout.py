@@ -23,7 +23,7 @@ class Layout:
     """git_dir: real path of the directory with refs and configuration; "" when there is none that
     is used in the cage. place: `worktrees/NAME` in it for a linked work tree. file: the project's
     `.git` if that is a file. repositories: paths in it of those with objects to borrow, "" being
-    itself. stores: what both sides share and write to."""
+    itself. stores: what the cage sees of the host's as it is."""
 
     git_dir: str = ""
     place: str = ""

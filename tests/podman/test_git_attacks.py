@@ -417,6 +417,44 @@ def test_an_object_that_is_not_what_it_is_named_does_not_arrive(cage: Cage, owne
     owner.git("fsck", "--strict")
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "rm -rf .git/refs/heads .git/packed-refs .git/logs; mkdir .git/refs/heads",
+        "rm -rf .git; sleep 1",
+        "rm -rf .git/refs .git/packed-refs; mkdir .git/refs",
+    ],
+)
+def test_branches_that_are_removed_stay_the_owners(
+    cage: Cage, owner: Owner, plant: Callable[[str], None], script: str
+) -> None:
+    """Also those that are nowhere else. The next message has them again."""
+    owner.git("branch", "side", owner.git("commit-tree", "-m", "work", "HEAD^{tree}").strip())
+    before, log = owner.git("for-each-ref"), owner.git("reflog", "show", "main")
+    plant(f"{script} || :; sleep 1")
+    assert (owner.git("for-each-ref"), owner.git("reflog", "show", "main")) == (before, log)
+    plant("git log -1 --format=%s side | grep -qx work && git log -1 --format=%s | grep -qx first")
+    assert owner.git("for-each-ref") == before
+
+
+def test_a_branch_that_is_deleted_is_kept(
+    cage: Cage, owner: Owner, plant: Callable[[str], None]
+) -> None:
+    owner.git("branch", "side", owner.git("commit-tree", "-m", "work", "HEAD^{tree}").strip())
+    plant("git branch; git branch -D side; git branch mine; git branch -D mine")
+    (name,) = owner.git("for-each-ref", "--format=%(refname)", "refs/cagewrap").split()
+    assert name.endswith("/deleted/heads/side")
+    assert owner.git("log", "--format=%s", name) == "work\n"
+    assert "side" not in owner.git("branch")
+    out = cage.cagewrap("review").out.decode()
+    assert name in out
+    assert "deleted" in out
+    owner.git("branch", "side", name)
+    cage.cagewrap("review", "--drop", name)
+    assert name not in owner.git("for-each-ref")
+    plant("git log -1 --format=%s side | grep -qx work")
+
+
 @pytest.fixture
 def plant(cage: Cage) -> Callable[[str], None]:
     def run(script: str) -> None:

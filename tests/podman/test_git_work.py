@@ -327,12 +327,19 @@ def test_two_cages_of_a_project_see_each_others_commits(repository: Repository) 
     assert repository.subjects() == ["c2", "c1", "c0", "first"]
 
 
-def test_large_files_of_lfs_are_shared(repository: Repository) -> None:
-    store = repository.path / ".git/lfs/objects/aa"
+@pytest.mark.parametrize("name", ["lfs/objects", "annex/objects"])
+def test_large_files_are_seen_and_not_written(repository: Repository, name: str) -> None:
+    """A symlink of the agent's there would lead the owner's git-lfs to any file of the owner's."""
+    store = repository.path / ".git" / name / "aa"
     store.mkdir(parents=True)
     (store / "x").write_text("host\n")
-    repository.inside("cat .git/lfs/objects/aa/x; echo cage > .git/lfs/objects/aa/y")
-    assert (store / "y").read_text() == "cage\n"
+    out = repository.inside(
+        f"set +e; cd .git/{name}; cat aa/x; ln -s /etc/passwd aa/y; echo evil > aa/x; rm -rf aa; ls aa;"
+        f" mkdir bb; cd ..; mv objects o; ln -s / objects; mount -o remount,rw,bind objects; ls objects"
+    )
+    assert out == "host\nx\naa\n"
+    assert [path.name for path in store.parent.rglob("*")] == ["aa", "x"]
+    assert (store / "x").read_text() == "host\n"
 
 
 def test_as_the_owner_inside(make_cage: Callable[..., Cage]) -> None:

@@ -193,7 +193,7 @@ def test_a_pack_above_the_limit_is_not_copied(
     monkeypatch.setattr(objects, "PACK_BYTES", 100)
     asked: list[str] = []
 
-    def ask(path: str, is_sha256: bool) -> bool:  # noqa: FBT001
+    def ask(path: str, is_sha256: bool) -> bool:
         asked.append(f"{path} {is_sha256}")
         return False
 

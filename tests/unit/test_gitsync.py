@@ -732,3 +732,22 @@ def test_a_ref_that_is_too_deep_is_not_carried(twin: Twin) -> None:
     twin.carry()
     assert twin.subjects() == ["b", "first"]
     assert twin.host("for-each-ref", "--format=%(refname)") == "refs/heads/main\n"
+
+
+def test_of_a_repository_with_a_reftable_nothing_is_carried(twin: Twin, tmp_path: Path) -> None:
+    """git of this machine may not know such: what matters is the directory."""
+    with (twin.git_dir / "config").open("a") as file:
+        file.write("[extensions]\n\trefStorage = reftable\n")
+    (twin.git_dir / "reftable").mkdir()
+    (twin.git_dir / "reftable/tables.list").write_text("0x1.ref\n")
+    before = listing(twin.git_dir)
+    (tmp_path / "state/base.json").unlink()
+    assert "reftable" in twin.carry()[0]
+    (copied,) = (twin.copy / "reftable").iterdir()
+    assert copied.read_text() == "0x1.ref\n"
+    copied.write_text("evil\n")
+    (twin.copy / "reftable/x").symlink_to("/etc/passwd")
+    (twin.copy / "refs/heads/x").write_text("a" * OIDS + "\n")
+    (twin.copy / "HEAD").write_text("a" * OIDS + "\n")
+    assert "reftable" in twin.carry()[0]
+    assert listing(twin.git_dir) == before

@@ -89,3 +89,20 @@ def write_config(side: Side, text: str, changes: Mapping[str, Sequence[str]]) ->
         if now != text:
             raise BusyError
         lock.write(change(text, changes).encode("utf-8", "surrogateescape"))
+
+
+def oid_length_of(host: Side) -> int:
+    """Hex digits of the host's object ids."""
+    return 64 if _extension(host, "objectformat") == "sha256" else 40
+
+
+def has_files_of_refs(host: Side) -> bool:
+    """Whether its refs are in files, as git's have always been."""
+    return _extension(host, "refstorage") in ("", "files")
+
+
+def _extension(host: Side, name: str) -> str:
+    try:
+        return read_config(host)[1].get(f"extensions.{name}", ("",))[-1].lower()
+    except (OSError, ConfigRefusedError):
+        return ""

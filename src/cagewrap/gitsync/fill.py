@@ -11,8 +11,9 @@ from cagewrap import beneath
 from cagewrap.gitsync.objects import BORROWED
 from cagewrap.gitsync.side import DEPTH_LIMIT
 
-STORES = ("lfs/objects", "annex/objects", "reftable")
-"""Directories that both sides share and write to: nothing in them is run or obeyed by git."""
+STORES = ("lfs/objects", "annex/objects")
+"""Directories of the host's that a cage sees and cannot write to: git-lfs and git-annex of the
+host's copy what lies there into the work tree, wherever a symlink leads."""
 _IN_MODULE = r"(?:modules/.+/)?"
 _NOT_COPIED = re.compile(_IN_MODULE + "(?:objects|refs|logs/refs/remotes|" + "|".join(STORES) + ")")
 _MOUNTED = re.compile(_IN_MODULE + "(?:" + BORROWED + "|" + "|".join(STORES) + ")")

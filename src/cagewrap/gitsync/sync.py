@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cagewrap import beneath
-from cagewrap.gitsync.carryconfig import carry_config, read_config
+from cagewrap.gitsync.carryconfig import carry_config, has_files_of_refs, oid_length_of
 from cagewrap.gitsync.carryfiles import carry_index, carry_mirrored, carry_state_files
 from cagewrap.gitsync.carryrefs import carry_head, carry_logs, carry_refs
-from cagewrap.gitsync.configtext import ConfigRefusedError
 from cagewrap.gitsync.context import Context, Place
 from cagewrap.gitsync.fill import copy_file, empty, fill
 from cagewrap.gitsync.firstrefs import fill_refs
@@ -128,7 +127,7 @@ class _Run:
     def carry(self) -> Context:
         context = Context(
             session=self.pair.session,
-            oid_length=_oid_length(self.host),
+            oid_length=oid_length_of(self.host),
             owner_ids=(os.getuid(), os.getgid()),
             inside_ids=self.pair.inside_ids,
             may_refill=self.may_refill,
@@ -143,6 +142,10 @@ class _Run:
             if os.listdir(self.host.fd):
                 context.state(f"git does not work in the cage: {self.pair.host} is no repository")
             self._watch([""], {"": ["refs", "objects"]})
+            return context
+        if not has_files_of_refs(self.host):
+            context.state(f"git's state is not carried: {self.pair.host} has a reftable")
+            self._watch([""], {})
             return context
         names = ["", *self.pair.modules]
         for name in names:
@@ -174,6 +177,9 @@ class _Run:
                 context.state(f"git in {name or self.pair.host} is not carried: {error.strerror}")
                 return
             with contextlib.closing(cage):
+                if not has_files_of_refs(host):
+                    context.state(f"git's state is not carried: {name} has a reftable")
+                    return
                 if not self._is_usable(cage, host, name, base, context):
                     return
                 place = Place(name, host, cage, base)
@@ -267,29 +273,17 @@ class _Run:
 def carry_place(place: Place, context: Context) -> list[str]:
     """Carry all of one place; the directories of refs on either side."""
     directories: list[str] = []
-    has_files = place.base.get("config", {}).get("extensions.refstorage", ["files"]) == ["files"]
-    if has_files:
-        if place.has_refs:
-            found = carry_refs(place, context)
-            directories = sorted({d for refs in found or () for d in refs.directories})
-        carry_head(place, context)
-        carry_logs(place, context)
-    else:
-        place.bring()  # refs are in a store that both write to
+    if place.has_refs:
+        found = carry_refs(place, context)
+        directories = sorted({d for refs in found or () for d in refs.directories})
+    carry_head(place, context)
+    carry_logs(place, context)
     carry_state_files(place, context)
     carry_index(place, context)
     if place.has_refs:
         carry_config(place, context)
     carry_mirrored(place, context)
     return directories
-
-
-def _oid_length(host: Side) -> int:
-    try:
-        config = read_config(host)[1]
-    except (OSError, ConfigRefusedError):
-        return 40
-    return 64 if config.get("extensions.objectformat", ("",))[-1].lower() == "sha256" else 40
 
 
 def _has_history(host: Side, oid_length: int) -> bool:

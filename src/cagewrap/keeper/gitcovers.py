@@ -59,7 +59,7 @@ class GitCovers:
                     is_readonly=True,
                 )
             for store in layout.stores:
-                wanted += self._inner(layout.git_dir, store, store)
+                wanted += self._inner(layout.git_dir, store, store, is_readonly=True)
         if layout.file:
             wanted += self._over(self._file(layout.file), layout.file)
         self._index = ""
