@@ -334,8 +334,9 @@ def test_large_files_are_seen_and_not_written(repository: Repository, name: str)
     store.mkdir(parents=True)
     (store / "x").write_text("host\n")
     out = repository.inside(
-        f"set +e; cd .git/{name}; cat aa/x; ln -s /etc/passwd aa/y; echo evil > aa/x; rm -rf aa; ls aa;"
-        f" mkdir bb; cd ..; mv objects o; ln -s / objects; mount -o remount,rw,bind objects; ls objects"
+        f"set +e; cd .git/{name}; cat aa/x; ln -s /etc/passwd aa/y; echo evil > aa/x; rm -rf aa;"
+        " ls aa; mkdir bb; cd ..; mv objects o; ln -s / objects; mount -o remount,rw,bind objects;"
+        " ls objects"
     )
     assert out == "host\nx\naa\n"
     assert [path.name for path in store.parent.rglob("*")] == ["aa", "x"]
