@@ -629,6 +629,38 @@ def test_what_the_agent_deletes_of_its_own_is_not_kept(twin: Twin) -> None:
     assert "deleted/heads/x" not in twin.host("for-each-ref")
 
 
+def test_stashes_of_yours_that_the_agent_drops_are_kept(twin: Twin) -> None:
+    def stash(where: str) -> str:
+        git = twin.host if where == "host" else twin.cage
+        (twin.work / "a").write_text(f"{where}\n{os.urandom(4).hex()}\n")
+        git("stash", "-q")
+        twin.carry()
+        twin.carry()
+        return git("rev-parse", "stash").strip()
+
+    def kept() -> set[str]:
+        return set(twin.host("for-each-ref", "--format=%(objectname)", "refs/cagewrap").split())
+
+    stashes = [stash(where) for where in ("host", "cage", "host")]
+    assert len(twin.host("stash", "list").splitlines()) == 3
+    twin.cage("stash", "drop", "-q", "stash@{1}")
+    assert twin.carry() == []
+    twin.cage("stash", "drop", "-q", "stash@{1}")
+    (note,) = twin.carry()
+    assert "deleted stashes of yours" in note
+    assert kept() == {stashes[0]}
+    twin.carry()
+    mine = stash("cage")
+    twin.cage("stash", "drop", "-q")
+    assert twin.carry() == []
+    twin.cage("stash", "pop", "-q")
+    assert "refs/stash: kept" in twin.carry()[0]
+    assert kept() == {stashes[0], stashes[2]}
+    assert mine not in kept()
+    assert twin.host("stash", "list") == ""
+    assert twin.carry() == []
+
+
 def test_a_deletion_that_cannot_be_kept_is_none(twin: Twin) -> None:
     twin.host("branch", "x")
     twin.carry()

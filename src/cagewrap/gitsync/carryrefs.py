@@ -6,7 +6,7 @@ import contextlib
 import re
 
 from cagewrap.gitsync.context import Context, Place
-from cagewrap.gitsync.deletions import LOG_BYTES, keep_vanished, save_deleted
+from cagewrap.gitsync.deletions import LOG_BYTES, keep_vanished, save_deleted, save_stashes
 from cagewrap.gitsync.merge import Changes, merge
 from cagewrap.gitsync.names import (
     VALUE_BYTES,
@@ -62,7 +62,7 @@ def carry_refs(place: Place, context: Context) -> tuple[Refs, Refs] | None:
             context.state(f"the git ref {name} was not carried: {why}")
     if changes.to_host or changes.to_cage:
         context.has_written = True
-        _carry_logs(place, changes, failed)
+        _carry_logs(place, changes, failed, context)
     return host, cage
 
 
@@ -154,7 +154,9 @@ def _apply(refs: Refs, done: dict[str, str | None], failed: dict[str, str]) -> N
             refs.values[name] = value
 
 
-def _carry_logs(place: Place, changes: Changes[str], failed: dict[str, str]) -> None:
+def _carry_logs(
+    place: Place, changes: Changes[str], failed: dict[str, str], context: Context
+) -> None:
     """The logs of the refs that were carried. What goes wrong with a log stops nothing."""
     for done, source, target in (
         (changes.to_host, place.cage, place.host),
@@ -166,10 +168,20 @@ def _carry_logs(place: Place, changes: Changes[str], failed: dict[str, str]) -> 
             try:
                 if value is None:
                     target.remove("logs/" + name)
+                elif name == _STASH and target is place.host:
+                    _carry_stashes(place, context)
                 else:
                     carry_log(source, target, "logs/" + name, whole=name == _STASH)
             except OSError:
                 continue
+
+
+def _carry_stashes(place: Place, context: Context) -> None:
+    """The agent's list of stashes becomes the host's; what it lacks of the owner's is kept."""
+    content = place.cage.read(_STASH_LOG, LOG_BYTES)
+    if content is not None and _LOG.fullmatch(content):
+        save_stashes(place, place.host.read(_STASH_LOG, LOG_BYTES) or b"", content, context)
+        place.host.write(_STASH_LOG, content)
 
 
 def carry_log(source: Side, target: Side, path: str, *, whole: bool = False) -> None:
@@ -247,17 +259,19 @@ def carry_logs(place: Place, context: Context) -> None:
         if now == was:
             continue
         with contextlib.suppress(OSError):
-            _carry_grown(place, path, was, now)
+            _carry_grown(place, path, was, now, context)
         context.has_written = True
         known[path] = _sizes(place, path)
 
 
-def _carry_grown(place: Place, path: str, was: list[int], now: list[int]) -> None:
+def _carry_grown(place: Place, path: str, was: list[int], now: list[int], context: Context) -> None:
     is_whole = path == _STASH_LOG
     if now[0] != was[0]:
         carry_log(place.host, place.cage, path, whole=is_whole)
-    elif place.leads and (is_whole or now[1] > was[1]):
-        carry_log(place.cage, place.host, path, whole=is_whole)
+    elif place.leads and is_whole:
+        _carry_stashes(place, context)
+    elif place.leads and now[1] > was[1]:
+        carry_log(place.cage, place.host, path)
 
 
 def _sizes(place: Place, path: str) -> list[int]:

@@ -15,6 +15,8 @@ from cagewrap.gitsync.side import Side
 LOG_BYTES = 64 << 20
 """A longer log of a ref is not carried."""
 _BRANCHES = "refs/heads/"
+_STASH = "stash@"
+"""What is before a stash's id among what the agent has made."""
 _WORK_TREES_LIMIT = 500
 _NAMED = 3
 """So many refs are named in a note."""
@@ -92,6 +94,25 @@ def save_deleted(place: Place, changes: Changes[str], host: Refs, context: Conte
     if saved:
         _tell(saved, context)
     _remember_made(place, changes, host)
+
+
+def save_stashes(place: Place, known: bytes, content: bytes, context: Context) -> None:
+    """Keep those of the owner's that the agent's list has no more. Raises OSError."""
+    was, now = _stashes(known), _stashes(content)
+    made = set(place.base.get("made", ()))
+    lost = sorted(was - now - {name.removeprefix(_STASH) for name in made})
+    wanted = {f"refs/cagewrap/{context.session}/deleted/stash-{oid[:12]}": oid for oid in lost}
+    failed = change_refs(place.host, Refs(), wanted, context.oid_length)
+    if any(why != "changed" for why in failed.values()):  # that is: it is there already
+        raise OSError(f"the owner's stashes cannot be kept: {failed}")
+    if lost:
+        context.note(f"the agent deleted stashes of yours: kept as {', '.join(wanted)}")
+    stashes = {_STASH + oid for oid in now & (now - was | {n.removeprefix(_STASH) for n in made})}
+    place.base["made"] = sorted({n for n in made if not n.startswith(_STASH)} | stashes)
+
+
+def _stashes(log: bytes) -> set[str]:
+    return {line.split(b" ", 2)[1].decode() for line in log.splitlines()}
 
 
 def _new_name(name: str, value: str, taken: set[str], host: Refs, context: Context) -> str:
