@@ -9,12 +9,13 @@ from cagewrap import beneath
 from cagewrap.gitsync.context import Context, Place
 from cagewrap.gitsync.merge import Changes
 from cagewrap.gitsync.names import VALUE_BYTES, is_ref_name, parse_value
-from cagewrap.gitsync.refs import Refs, change_refs, in_the_way
+from cagewrap.gitsync.refs import Refs, change_refs
 from cagewrap.gitsync.side import Side
 
 LOG_BYTES = 64 << 20
 """A longer log of a ref is not carried."""
 _BRANCHES = "refs/heads/"
+_SAVED = "refs/cagewrap/"
 _STASH = "stash@"
 """What is before a stash's id among what the agent has made."""
 _WORK_TREES_LIMIT = 500
@@ -78,10 +79,12 @@ def save_deleted(place: Place, changes: Changes[str], host: Refs, context: Conte
     """
     made = set(place.base.get("made", ()))
     saved: dict[str, str] = {}
+    taken = Refs({name: v for name, v in host.values.items() if name.startswith(_SAVED)})
+    above = {part for name in taken.values for part in _above(name)}
     for name, value in changes.to_host.items():
         was = host.values.get(name, "ref:")
         if value is None and name not in made and not was.startswith("ref:"):
-            saved[name] = _new_name(name, was, {*host.values, *saved.values()}, host, context)
+            saved[name] = _new_name(name, was, taken, above, context)
     wanted = {new: host.values[name] for name, new in saved.items()}
     failed = change_refs(place.host, host, wanted, context.oid_length)
     for name, new in list(saved.items()):
@@ -115,12 +118,18 @@ def _stashes(log: bytes) -> set[str]:
     return {line.split(b" ", 2)[1].decode() for line in log.splitlines()}
 
 
-def _new_name(name: str, value: str, taken: set[str], host: Refs, context: Context) -> str:
+def _new_name(name: str, value: str, taken: Refs, above: set[str], context: Context) -> str:
     rest = name.removeprefix("refs/")
-    found = f"refs/cagewrap/{context.session}/deleted/{rest}"
-    if host.values.get(found, value) != value or in_the_way(found, taken):
-        found = f"refs/cagewrap/{context.session}-{value[:8]}/deleted/{rest}"
+    found = f"{_SAVED}{context.session}/deleted/{rest}"
+    is_free = taken.values.get(found, value) == value and found not in above
+    if not is_free or any(part in taken.values for part in _above(found)):
+        found = f"{_SAVED}{context.session}-{value[:8]}/deleted/{rest}"
     return found
+
+
+def _above(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:end]) for end in range(2, len(parts))]
 
 
 def _save_log(host: Side, name: str, new: str) -> bool:
@@ -149,6 +158,6 @@ def _remember_made(place: Place, changes: Changes[str], host: Refs) -> None:
     for name, value in changes.to_host.items():
         if value is None:
             made.discard(name)
-        elif name not in host.values and not name.startswith("refs/cagewrap/"):
+        elif name not in host.values and not name.startswith(_SAVED):
             made.add(name)
     place.base["made"] = sorted(made)
