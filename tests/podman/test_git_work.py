@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
@@ -327,10 +328,10 @@ def test_two_cages_of_a_project_see_each_others_commits(repository: Repository) 
     assert repository.subjects() == ["c2", "c1", "c0", "first"]
 
 
-@pytest.mark.parametrize("name", ["lfs/objects", "annex/objects"])
-def test_large_files_are_seen_and_not_written(repository: Repository, name: str) -> None:
+@pytest.mark.parametrize("name", ["cagewrap/lfs/objects", "annex/objects"])
+def test_stores_of_large_files_are_seen_and_not_written(repository: Repository, name: str) -> None:
     """A symlink of the agent's there would lead the owner's git-lfs to any file of the owner's."""
-    store = repository.path / ".git" / name / "aa"
+    store = repository.path / ".git" / name.removeprefix("cagewrap/") / "aa"
     store.mkdir(parents=True)
     (store / "x").write_text("host\n")
     out = repository.inside(
@@ -341,6 +342,31 @@ def test_large_files_are_seen_and_not_written(repository: Repository, name: str)
     assert out == "host\nx\naa\n"
     assert [path.name for path in store.parent.rglob("*")] == ["aa", "x"]
     assert (store / "x").read_text() == "host\n"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_files_of_lfs_go_both_ways(repository: Repository, *, is_there: bool) -> None:
+    store = repository.path / ".git/lfs/objects"
+    host, cage = (large_path(text) for text in ("host", "cage"))
+    if is_there:
+        (store / host).parent.mkdir(parents=True)
+        (store / host).write_text("host\n")
+    out = repository.inside(
+        f"cat .git/lfs/objects/{host} || :; mkdir -p .git/lfs/tmp; cd .git/lfs; echo cage > tmp/x;"
+        f"mkdir -p $(dirname objects/{cage}) objects/aa/aa; mv tmp/x objects/{cage};"
+        f"ln -s /etc/passwd objects/aa/aa/{64 * 'a'}; echo x > objects/aa/aa/{62 * 'a'}bb;"
+        "cd ../..; git commit -q --allow-empty -m x"
+    )
+    assert out == ("host\n" if is_there else "")
+    assert (store / cage).read_text() == "cage\n"
+    found = [path for path in store.rglob("*") if not path.is_dir() or path.is_symlink()]
+    assert len(found) == 1 + is_there
+    repository.inside(f"grep -qx cage .git/lfs/objects/{cage}")
+
+
+def large_path(text: str) -> str:
+    name = hashlib.sha256(f"{text}\n".encode()).hexdigest()
+    return f"{name[:2]}/{name[2:4]}/{name}"
 
 
 def test_as_the_owner_inside(make_cage: Callable[..., Cage]) -> None:

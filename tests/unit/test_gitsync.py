@@ -6,6 +6,7 @@ symlink, where a cage has a mount.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import threading
@@ -783,3 +784,51 @@ def test_of_a_repository_with_a_reftable_nothing_is_carried(twin: Twin, tmp_path
     (twin.copy / "HEAD").write_text("a" * OIDS + "\n")
     assert "reftable" in twin.carry()[0]
     assert listing(twin.git_dir) == before
+
+
+def large_path(git_dir: Path, content: bytes) -> Path:
+    oid = hashlib.sha256(content).hexdigest()
+    return git_dir / "lfs/objects" / oid[:2] / oid[2:4] / oid
+
+
+def add_large(git_dir: Path, content: bytes) -> Path:
+    path = large_path(git_dir, content)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    return path
+
+
+def test_files_of_lfs_go_both_ways(twin: Twin, tmp_path: Path) -> None:
+    (twin.copy / "cagewrap/lfs").mkdir()
+    (twin.copy / "cagewrap/lfs/objects").symlink_to(twin.git_dir / "lfs/objects")
+    add_large(twin.git_dir, b"host")
+    twin.commit("host", "b")
+    twin.carry()
+    assert large_path(twin.copy, b"host").read_bytes() == b"host"
+    assert large_path(twin.copy, b"host").is_symlink()
+    add_large(twin.copy, b"cage")
+    twin.commit("cage", "c")
+    twin.carry()
+    assert large_path(twin.git_dir, b"cage").read_bytes() == b"cage"
+    before = listing(twin.git_dir / "lfs")
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    large_path(twin.copy, b"link").parent.mkdir(parents=True)
+    large_path(twin.copy, b"link").symlink_to(secret)
+    large_path(twin.copy, b"fifo").parent.mkdir(parents=True)
+    os.mkfifo(large_path(twin.copy, b"fifo"))
+    add_large(twin.copy, b"other").write_bytes(b"evil")
+    add_large(twin.copy, b"name").rename(twin.copy / "lfs/objects/aa")
+    (twin.copy / "lfs/objects/bb").symlink_to(tmp_path)
+    twin.commit("cage", "d")
+    twin.carry()
+    assert twin.subjects() == ["d", "c", "b", "first"]
+    assert listing(twin.git_dir / "lfs") == before
+    assert not [path for path in (twin.git_dir / "lfs").rglob("*") if path.is_symlink()]
+
+
+def test_the_first_file_of_lfs_is_the_agents(twin: Twin) -> None:
+    add_large(twin.copy, b"cage")
+    twin.commit("cage", "b")
+    twin.carry()
+    assert large_path(twin.git_dir, b"cage").read_bytes() == b"cage"

@@ -22,15 +22,16 @@ class Base(TypedDict, total=False):
     """What both sides had when a place was last carried. JSON.
 
     refs: name -> value. packed: whether the cage has had packed-refs. made: refs that the agent
-    made and the host has not changed. head: HEAD's value. files: name
-    -> digest of its content ("": none).
-    config: the host's. logs: sizes of logs on the host and in the cage. mirror: path -> digest of
-    a file of which only the host's side is carried.
+    made and the host has not changed. large: files of git-lfs were lent. head:
+    HEAD's value. files: name -> digest of its content ("": none). config: the host's. logs: sizes
+    of logs on the host and in the cage. mirror: path -> digest of a file of which only the host's
+    side is carried.
     """
 
     refs: dict[str, str]
     packed: bool
     made: list[str]
+    large: bool
     head: str
     files: dict[str, str]
     index: IndexBase

@@ -8,6 +8,7 @@ import re
 import stat
 
 from cagewrap import beneath
+from cagewrap.gitsync.large import LENT, STORE
 from cagewrap.gitsync.objects import BORROWED
 from cagewrap.gitsync.side import DEPTH_LIMIT
 
@@ -16,12 +17,17 @@ STORES = ("lfs/objects", "annex/objects")
 host's copy what lies there into the work tree, wherever a symlink leads."""
 _IN_MODULE = r"(?:modules/.+/)?"
 _NOT_COPIED = re.compile(_IN_MODULE + "(?:objects|refs|logs/refs/remotes|" + "|".join(STORES) + ")")
-_MOUNTED = re.compile(_IN_MODULE + "(?:" + BORROWED + "|" + "|".join(STORES) + ")")
+_MOUNTED = re.compile(_IN_MODULE + f"(?:{BORROWED}|{LENT}|annex/objects)")
 _CHUNK = 1 << 22
 _DEEP = ".cagewrap-deep-"
 """What lies deeper than anything of git's is removed from the top, a part at a time."""
 _PARTS_LIMIT = 5000
 _LEFT_OUT = re.compile(r"(?:.*/)?(?:gc\.pid|fsmonitor--daemon\.ipc|fsmonitor--daemon)")
+
+
+def place_of(store: str) -> str:
+    """Where in the copy a store of the host's is seen: git-lfs has one of the cage's beside it."""
+    return store.removesuffix(STORE) + LENT if store.endswith(STORE) else store
 
 
 def fill(source_fd: int, target_fd: int, path: str = "") -> None:

@@ -15,6 +15,7 @@ from cagewrap.gitsync.carryrefs import carry_head, carry_logs, carry_refs
 from cagewrap.gitsync.context import Context, Place
 from cagewrap.gitsync.fill import copy_file, empty, fill
 from cagewrap.gitsync.firstrefs import fill_refs
+from cagewrap.gitsync.large import bring_large, lend_large
 from cagewrap.gitsync.newrepository import begin_on_host
 from cagewrap.gitsync.objects import ALTERNATES, IndexPack, bring_objects, lend_objects
 from cagewrap.gitsync.pair import (
@@ -238,6 +239,7 @@ class _Run:
         keep = not self.pair.borrows
         with contextlib.suppress(OSError):
             bring_objects(place.cage, place.host, path, self.index_pack, keep=keep)
+            bring_large(place.cage, place.host)
 
     def _cage_below(self, name: str) -> Side:
         """The cage's place; one that is new on the host is filled."""
@@ -282,6 +284,10 @@ def carry_place(place: Place, context: Context) -> list[str]:
     carry_index(place, context)
     if place.has_refs:
         carry_config(place, context)
+        if context.has_written or "large" not in place.base:
+            with contextlib.suppress(OSError):
+                lend_large(place.host, place.cage)
+            place.base["large"] = True
     carry_mirrored(place, context)
     return directories
 

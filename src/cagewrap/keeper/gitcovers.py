@@ -11,6 +11,7 @@ from dataclasses import replace
 from cagewrap import beneath
 from cagewrap.errors import SessionError
 from cagewrap.gitlayout import Layout, copy_dir
+from cagewrap.gitsync.fill import place_of
 from cagewrap.gitsync.objects import BORROWED
 from cagewrap.gitsync.side import Side
 from cagewrap.keeper import covers
@@ -59,7 +60,7 @@ class GitCovers:
                     is_readonly=True,
                 )
             for store in layout.stores:
-                wanted += self._inner(layout.git_dir, store, store, is_readonly=True)
+                wanted += self._inner(layout.git_dir, store, place_of(store), is_readonly=True)
         if layout.file:
             wanted += self._over(self._file(layout.file), layout.file)
         self._index = ""
