@@ -30,7 +30,7 @@ def host_git(cage: Cage, *words: str, cwd: Path | None = None) -> str:
 @pytest.mark.parametrize("path", FILES)
 def test_a_new_file_is_taken_out_while_the_agent_works(cage: Cage, path: str) -> None:
     target = cage.project / path
-    script = f"mkdir -p $(dirname {path}); echo evil >{path}; echo up; sleep 3; cat {path}"
+    script = f"mkdir -p $(dirname {path}); echo evil >{path}; echo up; sleep 1.5; cat {path}"
     with cage.popen("sh", "-c", script, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as agent:
         assert agent.stdout is not None
         assert agent.stdout.readline() == b"up\n"
