@@ -45,6 +45,11 @@ def copy_dir(store: str) -> str:
 def pair_of(record: Record, layout: Layout, store: str) -> Pair:
     """A session's copy and the host's git directory."""
     is_root = record.identity == Identity.ROOT.value
+    seen = (
+        target + layout.git_dir[len(source) :]
+        for source, target in record.binds
+        if layout.git_dir == source or layout.git_dir.startswith(source.rstrip("/") + "/")
+    )
     return Pair(
         host=layout.git_dir,
         copy=copy_dir(store),
@@ -55,6 +60,7 @@ def pair_of(record: Record, layout: Layout, store: str) -> Pair:
         modules=tuple(path for path in layout.repositories if path),
         borrows="" in layout.repositories,
         inside_ids=(0, 0) if is_root else (os.getuid(), os.getgid()),
+        seen_at=next(seen, ""),
     )
 
 

@@ -305,6 +305,7 @@ def test_nothing_is_lost_when_a_cage_ends(repository: Repository, end: str) -> N
         done = cage.cagewrap(end, *(["--force"] if end == "rm" else []))
         assert done.code == 0, done.err
     assert repository.subjects() == ["late", "first"]
+    assert cage.cagewrap("rm", "--all", "--force").code == 0  # with the image that recreate made
 
 
 def test_a_cage_for_one_command(repository: Repository) -> None:
@@ -362,6 +363,17 @@ def test_files_of_lfs_go_both_ways(repository: Repository, *, is_there: bool) ->
     found = [path for path in store.rglob("*") if not path.is_dir() or path.is_symlink()]
     assert len(found) == 1 + is_there
     repository.inside(f"grep -qx cage .git/lfs/objects/{cage}")
+
+
+def test_what_is_borrowed_is_named_by_its_path(repository: Repository) -> None:
+    """git-lfs takes a relative one for one of the directory where it was called."""
+    out = repository.inside(
+        "cat .git/objects/info/alternates; ls $(cat .git/objects/info/alternates) | grep pack;"
+        "git commit -q --allow-empty -m x; git fsck --strict"
+    )
+    assert out == f"{repository.path}/.git/cagewrap/objects\npack\n"
+    assert repository.subjects() == ["x", "first"]
+    assert repository.inside("git log --format=%s; git fsck") == "x\nfirst\n"
 
 
 def large_path(text: str) -> str:

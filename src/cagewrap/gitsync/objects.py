@@ -34,6 +34,7 @@ OBJECT_BYTES = 8 << 30
 _PACK_BEGINS = (b"PACK\0\0\0\2", b"PACK\0\0\0\3")
 _CHUNK = 1 << 20
 _HEADER_BYTES = 64
+_PATH_BYTES = 1 << 14
 
 IndexPack = Callable[[str, bool], bool]
 """Checks every object of a pack of that path and makes its index beside it; whether it is sound.
@@ -42,6 +43,21 @@ Second: whether ids are SHA-256."""
 
 class UnsoundError(Exception):
     """An object that is not what its name says."""
+
+
+def name_borrowed(cage: Side, seen_at: str) -> bool:
+    """Tell the copy's git where the host's objects are; whether it knew. seen_at: where the cage
+    has the copy: git-lfs takes a relative path for one of where it was called."""
+    wanted = ALTERNATES
+    if seen_at.startswith("/") and "\n" not in seen_at:
+        wanted = os.fsencode(f"{seen_at}/{BORROWED}\n")
+    try:
+        known = cage.read("objects/info/alternates", _PATH_BYTES)
+    except OSError:
+        known = None
+    if known != wanted:
+        cage.write("objects/info/alternates", wanted)
+    return known in (wanted, ALTERNATES)
 
 
 def bring_objects(

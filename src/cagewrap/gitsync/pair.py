@@ -23,7 +23,7 @@ class Pair:
     linked work tree of the host's. modules: the git directories of submodules in it, relative.
     borrows: whether the cage sees the host's objects (not if there was no repository when it was
     started). session: what a conflict's refs are named after. inside_ids: uid and gid of the
-    owner's files as the cage sees them.
+    owner's files as the cage sees them. seen_at: path of the copy in the cage, if it is known.
     """
 
     host: str
@@ -35,6 +35,7 @@ class Pair:
     modules: tuple[str, ...] = ()
     borrows: bool = True
     inside_ids: tuple[int, int] = (0, 0)
+    seen_at: str = ""
 
 
 class ReplacedError(Exception):

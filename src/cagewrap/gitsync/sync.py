@@ -17,7 +17,7 @@ from cagewrap.gitsync.fill import copy_file, empty, fill
 from cagewrap.gitsync.firstrefs import fill_refs
 from cagewrap.gitsync.large import bring_large, lend_large
 from cagewrap.gitsync.newrepository import begin_on_host
-from cagewrap.gitsync.objects import ALTERNATES, IndexPack, bring_objects, lend_objects
+from cagewrap.gitsync.objects import IndexPack, bring_objects, lend_objects, name_borrowed
 from cagewrap.gitsync.pair import (
     Pair,
     ReplacedError,
@@ -224,13 +224,9 @@ class _Run:
             base.clear()
             context.note("the agent had removed its git directory: it has got a new one of yours")
         if self.pair.borrows:
-            try:
-                known = cage.read("objects/info/alternates", len(ALTERNATES) + 1)
-            except OSError:
-                known = None
-            if known != ALTERNATES:
+            seen_at = os.path.join(self.pair.seen_at, name) if name else self.pair.seen_at
+            if not name_borrowed(cage, seen_at):
                 base.clear()
-                cage.write("objects/info/alternates", ALTERNATES)
         return True
 
     def _bring(self, place: Place) -> None:
