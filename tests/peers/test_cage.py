@@ -24,7 +24,9 @@ def test_the_agent_has_a_home_of_its_own(caged: Caged, callbacks: Callbacks) -> 
     assert "mine" in said
     assert "the owner's" not in said
     assert said.splitlines()[-1] == str(home)
-    assert [path.name for path in home.iterdir() if path.name != ".local"] == ["secret"]
+    made = {path.name for path in home.iterdir()} - {"secret", ".local"}
+    assert made <= {".claude"}
+    assert [path.name for path in home.glob(".claude/*")] in ([], ["projects"]), "conversations"
 
 
 def test_several_clients_start_at_once(place: Place, callbacks: Callbacks) -> None:
