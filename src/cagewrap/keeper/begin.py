@@ -17,7 +17,7 @@ from cagewrap import sessions
 from cagewrap.errors import SessionError
 from cagewrap.keeper import cgroups, namespaces
 from cagewrap.keeper.container import Container
-from cagewrap.keeper.leftovers import kill_leftovers, sessions_at_work
+from cagewrap.keeper.leftovers import kill_leftovers, running_containers
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.processes import processes_inside
 from cagewrap.paths import Paths
@@ -62,7 +62,7 @@ def begin(paths: Paths, name: str) -> Begun:
         record,
         os.environ,
         os.path.join(work_dir, "init.pid"),
-        lambda: sessions_at_work(paths, but=name),
+        lambda: running_containers(paths, but=name),
     )
     container.bring_up(state)
     return Begun(paths, record, state, loop, container, work_dir, our_cgroup)

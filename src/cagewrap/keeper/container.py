@@ -40,15 +40,15 @@ class Container:
         record: Record,
         env: Mapping[str, str],
         pid_file: str,
-        others_at_work: Callable[[], Sequence[str]],
+        others: Callable[[], Sequence[str]],
     ) -> None:
-        """env: for podman. others_at_work: which other sessions have something running."""
+        """env: for podman. others: ids of other sessions' running containers."""
         self.loop = loop
         self.record = record
         self.env = dict(env)
         self.pid_file = pid_file
         self._making = pid_file + ".making"
-        self._others_at_work = others_at_work
+        self._others = others
         self.container_id = ""
         self.init_pid = 0
         self._has_reported = False
@@ -193,14 +193,15 @@ class Container:
 
     def _mend(self, err: str, again: Callable[[], None]) -> bool:
         """Let podman forget its pause process, once, when it says that this and all it ran is
-        gone; then call `again`. That ends every container, also one whose conmon alone is gone:
-        what another session has at work is not ended for ours."""
+        gone; then call `again`. That ends every container, also one whose conmon alone is gone.
+        While one of another session's runs, podman is told instead that it has ended, and makes
+        its pause process anew; that session's keeper needs no podman until it stops it."""
         if self._has_mended or not podman.says_wedged(err):
             return False
         self._has_mended = True
-        others = self._others_at_work()
-        if others:
-            self._failed(_would_end(others))
+        others = self._others()
+        if others and all(list(map(self._tell_ended, others))):
+            self.loop.later(0, again)
             return True
         self._spawn(podman.migrate_args(), lambda *_: again())
         return True
@@ -214,9 +215,12 @@ class Container:
         if self._has_reported or not self.container_id:
             return False
         self._has_reported = True
+        return self._tell_ended(self.container_id)
+
+    def _tell_ended(self, container_id: str) -> bool:
         exits = os.path.join(self.env["XDG_RUNTIME_DIR"], "libpod", "tmp", "exits")
         try:
-            with open(os.path.join(exits, self.container_id), "w", encoding="ascii") as file:
+            with open(os.path.join(exits, container_id), "w", encoding="ascii") as file:
                 file.write(str(128 + signal.SIGKILL))
         except OSError:
             return False
@@ -332,7 +336,15 @@ class Container:
 
     def stop(self, ended: Callable[[], None]) -> None:
         """Stop the container and keep its layer."""
-        self._spawn(podman.stop_args(self.record.name), lambda *_: ended())
+
+        pid, started = self.init_pid, start_time(self.init_pid)
+
+        def stopped(*_: object) -> None:
+            if started and start_time(pid) == started:  # podman was told that it ended: see _mend
+                _kill([pid])
+            ended()
+
+        self._spawn(podman.stop_args(self.record.name), stopped)
 
     def remove(self, directory: str, ended: Callable[[], None]) -> None:
         """Remove the container, and what the session kept on the host."""
@@ -387,14 +399,6 @@ def _hangs(name: str) -> KeeperError:
         f"podman could not start the container {name} within {_START_S:.0f} seconds; an agent may "
         "have put something into it that blocks.",
         f"cagewrap recreate --fresh {name}",
-    )
-
-
-def _would_end(others: Sequence[str]) -> KeeperError:
-    return KeeperError(
-        "podman does nothing any more, since its own processes were killed. What brings it back "
-        f"ends all containers, and something runs in {', '.join(others)}.",
-        "let that come to its end, then send the message again, or run: podman system migrate",
     )
 
 

@@ -17,19 +17,15 @@ def kill_leftovers(state: State) -> None:
         cgroups.remove(path)
 
 
-def sessions_at_work(paths: Paths, *, but: str) -> list[str]:
-    """Names of the other sessions in whose containers a message, or what one left in the
-    background, runs. Without cgroups that cannot be told: every running one is named."""
-    found = []
-    for record in sessions.list_records(paths):
-        state = sessions.read_state(paths, record.name)
-        if record.name == but or not sessions.is_alive(
-            state.init_pid, state.init_start, state.boot_id
-        ):
-            continue
-        if not state.cgroup or _message_cgroups(state):
-            found.append(record.name)
-    return found
+def running_containers(paths: Paths, *, but: str) -> list[str]:
+    """Ids of the other sessions' containers whose init lives."""
+    records = (record for record in sessions.list_records(paths) if record.name != but)
+    states = (sessions.read_state(paths, record.name) for record in records)
+    return [
+        state.container_id
+        for state in states
+        if sessions.is_alive(state.init_pid, state.init_start, state.boot_id)
+    ]
 
 
 def _message_cgroups(state: State) -> list[str]:
