@@ -17,8 +17,6 @@ _LOCK_STALE_S = 10.0
 _LOCK_TRIES = 10
 _LOCK_S = 0.02
 
-Stamp = tuple[int, int, int]
-
 
 @contextlib.contextmanager
 def locked_state(home: int) -> Iterator[None]:
@@ -69,12 +67,3 @@ def read_object(path: str) -> dict[str, Any]:
 def as_object(value: object) -> dict[str, Any]:
     """The value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
-
-
-def stamp(path: str) -> Stamp:
-    """Changes whenever the file does."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return (0, 0, 0)
-    return (found.st_ino, found.st_size, found.st_mtime_ns)

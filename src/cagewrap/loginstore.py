@@ -15,10 +15,12 @@ import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
+from cagewrap import stamps
 from cagewrap.auth import Found, LoginState
 from cagewrap.errors import CagewrapError, DirectoryError
 from cagewrap.paths import Paths
 from cagewrap.sessions import make_private
+from cagewrap.stamps import NO_FILE, Stamp
 
 CREDENTIALS = ".credentials.json"
 MOST_BYTES = 1 << 16
@@ -29,8 +31,6 @@ _HANDED = (
     "rateLimitTier",
 )  # fmt: skip
 """What of a login an agent gets, as it stands: the model that Claude chooses depends on it."""
-
-Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +113,11 @@ class LoginStore:
         self.token_file = os.path.join(self.directory, "token")
         self.lock_file = os.path.join(self.directory, "lock")
         self._status_file = os.path.join(self.directory, "status.json")
-        self._cached: tuple[Stamp, Credentials | None] = ((0, 0, 0), None)
+        self._cached: tuple[Stamp, Credentials | None] = (NO_FILE, None)
 
     def read(self) -> Credentials | None:
         """The login; None when there is none. A file that has not changed is not read again."""
-        at = stamp(self.credentials_file)
+        at = stamps.stamp(self.credentials_file)
         if at != self._cached[0]:
             content = read_private(self.credentials_file)
             self._cached = at, parse_credentials(content) if content else None
@@ -143,7 +143,7 @@ class LoginStore:
 
     def look(self, now: float, own: str = "") -> Found:
         """What there is to log in with. own: see Found."""
-        return Found(self.state(now), stamp(self.token_file) != (0, 0, 0), own)
+        return Found(self.state(now), stamps.stamp(self.token_file) != NO_FILE, own)
 
     def state(self, now: float) -> LoginState:
         """What has become of the login."""
@@ -186,15 +186,6 @@ class LoginStore:
     def _write(self, path: str, content: bytes) -> None:
         make_private(self.directory)
         replace_file(path, content)
-
-
-def stamp(path: str) -> Stamp:
-    """A file's identity and time of change; zeros when there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return (0, 0, 0)
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def read_private(path: str) -> bytes | None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from cagewrap import proc
+from cagewrap import proc, stamps
 from cagewrap.errors import CagewrapError
 from cagewrap.upstream import Secret
 
@@ -27,8 +27,6 @@ _DOUBT_S = 10.0
 """An agent can provoke refusals: what is remembered is forgotten so often at most."""
 _MOST_BYTES = 1 << 20
 
-Stamp = tuple[int, int, int]
-
 
 class SecretError(Exception):
     """There is no login to add. The text is for the agent; no part of a secret is in it."""
@@ -43,7 +41,7 @@ class Vault:
         self._secret = secret
         self._env = env
         self._value = ""
-        self._stamp: Stamp = (0, 0, 0)
+        self._stamp = stamps.NO_FILE
         self._until = 0.0
         self._why = ""
         self._waited_for = ""
@@ -65,11 +63,11 @@ class Vault:
         """The API did not accept it: do not use what is remembered."""
         if time.monotonic() - self._doubted_at > _DOUBT_S:
             self._doubted_at = time.monotonic()
-            self._until, self._stamp = 0.0, (0, 0, 0)
+            self._until, self._stamp = 0.0, stamps.NO_FILE
 
     def _from_file(self) -> str:
         path = self._secret.file
-        stamp = _stamp(path)
+        stamp = stamps.stamp(path)
         if stamp != self._stamp or not self._value:
             self._value, self._stamp = _checked(_content(path, self._name), path), stamp
         return self._value
@@ -77,7 +75,7 @@ class Vault:
     async def _from_credentials(self, deadline: float) -> str:
         path = self._secret.credentials
         while True:
-            stamp = _stamp(path)
+            stamp = stamps.stamp(path)
             if stamp != self._stamp or not self._value:
                 self._value, self._until = _token(_content(path, self._name), path)
                 self._stamp = stamp
@@ -108,14 +106,6 @@ class Vault:
         self._why = f"the command {program!r} for the login {self._name!r} failed: {self._why}"
         self._until = time.monotonic() + _RETRY_S
         raise SecretError(self._why)
-
-
-def _stamp(path: str) -> Stamp:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return (0, 0, 0)
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def _content(path: str, name: str) -> bytes:

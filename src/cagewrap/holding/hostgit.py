@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cagewrap import stamps
 from cagewrap.gitsync.configtext import CONFIG_BYTES, ConfigRefusedError, parse
 from cagewrap.project import is_git_dir, is_work_tree, read_small
 
@@ -34,7 +35,7 @@ def named_by_git(project: str, home: str, before: NamedByGit | None) -> NamedByG
         os.path.join(home, ".config", "git", "config"),
         _repository_config(project),
     ]
-    stamp = tuple(number for path in configs for number in _stamp(path))
+    stamp = tuple(number for path in configs for number in stamps.stamp(path))
     if before is not None and before.stamp == stamp:
         return before
     is_bare = is_git_dir(project)
@@ -94,11 +95,3 @@ def _in_project(project: str, path: str) -> str:
 
 def _expand(value: str, home: str) -> str:
     return home + value[1:] if value.startswith("~/") else value
-
-
-def _stamp(path: str) -> tuple[int, ...]:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return (0, 0, 0)
-    return (found.st_ino, found.st_size, found.st_mtime_ns)

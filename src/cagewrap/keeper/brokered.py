@@ -23,10 +23,11 @@ from cagewrap.keeper.care import Care, Note
 from cagewrap.keeper.login import Login
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.request import Request
-from cagewrap.loginstore import CREDENTIALS, Credentials, Stamp, replace_file
+from cagewrap.loginstore import CREDENTIALS, Credentials, replace_file
 from cagewrap.model import LoginMode
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record, make_private
+from cagewrap.stamps import NO_FILE
 from cagewrap.upstream import Secret, Upstream
 
 _YEAR_S = 365 * 86400.0
@@ -58,7 +59,7 @@ class Brokered(Care):
         # That of a cage for one command is deleted while the broker may still write.
         self._directory = "" if record.rm else paths.cage_dir(record.name)
         self._login_dir = os.path.join(paths.cage_login_dir(record.name), DIRECTORY)
-        self._stamp: Stamp = (0, 0, 0)
+        self._stamp = NO_FILE
         self._brokers: dict[tuple[Upstream, ...], Broker] = {}
         self._users: dict[int, Broker] = {}
         self._latest: Broker | None = None

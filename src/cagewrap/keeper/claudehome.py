@@ -15,7 +15,6 @@ from cagewrap.claudefiles import (
     locked_state,
     read_object,
     read_theirs,
-    stamp,
 )
 from cagewrap.claudesettings import (
     shared_settings,
@@ -31,6 +30,7 @@ from cagewrap.keeper.request import Request
 from cagewrap.model import Owner
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record
+from cagewrap.stamps import stamp
 
 SETTINGS_FILE = "settings.json"
 MAX_CWDS = 50

@@ -19,10 +19,11 @@ from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.refreshing import Refresher
 from cagewrap.keeper.request import Request
 from cagewrap.keeper.tokens import TokenCommand
-from cagewrap.loginstore import CREDENTIALS, EARLY_S, LoginStore, Stamp, replace_file
+from cagewrap.loginstore import CREDENTIALS, EARLY_S, LoginStore, replace_file
 from cagewrap.model import EnvPolicy, LoginMode, LoginSettings
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record
+from cagewrap.stamps import NO_FILE
 
 WAIT_S = 90.0
 """How long a message waits for a login that has ended to be renewed."""
@@ -44,7 +45,7 @@ class Login(Care):
         self._targets = {target for _, target in record.binds}
         self._published = os.path.join(paths.cage_login_dir(record.name), CREDENTIALS)
         self._marker = os.path.join(paths.cage_dir(record.name), "login-told")
-        self._published_stamp: Stamp = (0, 0, 0)
+        self._published_stamp = NO_FILE
         self._users: set[int] = set()
         self._last: tuple[LoginSettings, Mapping[bytes, bytes]] = (LoginSettings(), {})
         self._settings: tuple[bytes, LoginSettings] = (b"", LoginSettings())
@@ -98,7 +99,7 @@ class Login(Care):
 
     def poll(self) -> None:
         """Renew in time, and pass on what was renewed."""
-        if self._published_stamp == (0, 0, 0) and not self._users:
+        if self._published_stamp == NO_FILE and not self._users:
             return
         try:
             self._publish()
@@ -210,7 +211,7 @@ class Login(Care):
             self._published_stamp = self.store.stamp
 
     def _unpublish(self) -> None:
-        self._published_stamp = (0, 0, 0)
+        self._published_stamp = NO_FILE
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(self._published)
 

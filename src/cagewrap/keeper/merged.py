@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from cagewrap import beneath
-from cagewrap.claudefiles import as_object, read_object, read_theirs, stamp
+from cagewrap.claudefiles import as_object, read_object, read_theirs
 from cagewrap.claudesettings import merge_settings
+from cagewrap.stamps import stamp
 
 Shared = Callable[[dict[str, Any]], tuple[dict[str, Any], tuple[str, ...]]]
 """From the owner's values to what a cage gets of them, and the names of what was left out."""

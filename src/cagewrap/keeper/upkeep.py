@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from cagewrap import stamps
 from cagewrap.errors import SessionError
 from cagewrap.keeper import guest, namespaces
 from cagewrap.sessions import Record
@@ -20,7 +21,7 @@ class Upkeep:
         self._record = record
         self._init_pid = init_pid
         self._project_id = _file_id(record.project)
-        self._resolv_stamp = _stamp(RESOLV_CONF)
+        self._resolv_stamp = stamps.stamp(RESOLV_CONF)
 
     def is_project_replaced(self) -> bool:
         """Whether another directory lies at the project's path (the cage sees the old one)."""
@@ -34,7 +35,7 @@ class Upkeep:
                 "the cage still sees the old one.",
                 f"cagewrap stop {self._record.name}, then send the message again",
             )
-        stamp = _stamp(RESOLV_CONF)
+        stamp = stamps.stamp(RESOLV_CONF)
         if stamp == self._resolv_stamp or self._record.network == "none":
             return
         self._resolv_stamp = stamp
@@ -49,14 +50,6 @@ class Upkeep:
             self._init_pid, ("mnt",), lambda: namespaces.read_regular(RESOLV_CONF)
         )
         guest.write_resolv_conf(self._init_pid, guest.resolv_conf(host, inside))
-
-
-def _stamp(path: str) -> tuple[int, int, int]:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return (0, 0, 0)
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def _file_id(path: str) -> tuple[int, int]:
