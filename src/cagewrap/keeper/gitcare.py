@@ -65,7 +65,9 @@ class GitCare(Care):
 
     def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:  # noqa: ARG002
         """All is covered, and what the host did is carried, before an agent starts."""
-        self._cover(may_make=True)
+        self._cover()
+        if why := self.astray():
+            raise SessionError(f"{why}.", "send the message again")
 
         def tell() -> None:
             self._tell(note)
@@ -97,7 +99,7 @@ class GitCare(Care):
         except (OSError, SessionError) as error:
             self._log(f"git: {error}")
             return
-        if not self._is_current():
+        if not self.astray() and not self._is_current():
             self._begin()
 
     def after(self, request: Request, note: Note) -> None:  # noqa: ARG002
@@ -110,12 +112,8 @@ class GitCare(Care):
         if not self.astray():
             self._finish(CLOSE_S)
         self._is_closed = True
-        if self._notes:
-            with (
-                contextlib.suppress(OSError),
-                open(self._notes_file, "w", encoding="utf-8") as file,
-            ):
-                json.dump(self._notes, file)
+        with contextlib.suppress(OSError):
+            self._write_notes()
         self._covers.close()
 
     def mend(self) -> None:
@@ -128,32 +126,26 @@ class GitCare(Care):
 
     # -- covering ----------------------------------------------------------------------------------
 
-    def _cover(self, *, may_make: bool = False) -> None:
-        """Cover what is not covered. may_make: an empty directory where there is no `.git`; not
-        while an agent works, when the owner may be about to move one there."""
+    def _cover(self) -> None:
+        """Cover what is not covered; nothing in a cage that is astray, and about to be ended."""
         project = self._record.project
-        git = os.path.join(project, ".git")
         self._link.keep(self._notes)
+        if self.astray():
+            return
         if self._has_begun and not self._covers.must_renew(project):
             self._covered_ns = time.time_ns()
             return
-        is_late = self._has_begun and identity(git) not in ((0, 0), self._git)
         layout = find_layout(project)
-        if is_late and is_led_astray(project, layout):
-            self._notes.append(put_aside(project))
-            layout = find_layout(project)
-        if may_make and not os.path.lexists(git):
+        if not self._has_begun and not os.path.lexists(self._git_path):
             with contextlib.suppress(OSError), locked(self._place.dir):
                 self._place.make(".git")
             layout = find_layout(project)
         if not self._covers.targets(layout.git_dir):
             layout = Layout(file=layout.file)  # it lies where no cage may write
         self._covers.renew(layout, project)
-        if is_late and layout.git_dir == git:
-            self._notes += make_harmless(project, self._covered_ns, self._files_dir)
         if not self._has_begun:
             self._read_notes()
-        self._layout, self._git = layout, identity(git)
+        self._layout, self._git = layout, identity(self._git_path)
         self._outcome, self._has_begun = Outcome(), True
         self._covered_ns = time.time_ns()
 

@@ -1,7 +1,7 @@
 """A `.git` that came to be while an agent worked: the owner's, or the agent's own.
 
-Until it was covered, the agent could write to it. So what can name a program is taken out of it,
-as far as it was written in that time.
+Until all in the cage was killed, the agent could write to it. So what can name a program is taken
+out of it, as far as it was written in that time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def put_aside(project: str) -> str:
 
 
 def make_harmless(project: str, since_ns: int, files: str) -> list[str]:
-    """Take out what can name a program; sentences on it. It is covered already.
+    """Take out what can name a program; sentences on it. No agent lives any more.
 
     files: where what is taken out is kept, for `cagewrap review`.
     """
