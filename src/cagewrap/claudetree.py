@@ -22,16 +22,18 @@ ABOVE = ("CLAUDE.md", "AGENTS.md")
 """Instructions that Claude reads from every directory above the project; those in HOME come."""
 
 
-def may_copy(places: tuple[Place, ...], written: Collection[str]) -> Callable[[str], bool]:
+def may_copy(
+    places: tuple[Place, ...], written: Callable[[], Collection[str]]
+) -> Callable[[str], bool]:
     """Whether a real path may be copied into a cage: not a place that cages never see, nor one
     where an agent works, who could put a symlink to anything there.
 
-    written: where agents work.
+    written: tells where agents work, by now.
     """
     trees = tuple(place.path for place in places if place.reading and place.scope is Scope.TREE)
 
     def judge(path: str) -> bool:
-        if any(protected.lies_in(path, one) for one in written):
+        if any(protected.lies_in(path, one) for one in written()):
             return False
         return bool(_MEMORY.search(path)) or not any(protected.lies_in(path, one) for one in trees)
 

@@ -147,6 +147,24 @@ def written_by_cages(paths: Paths) -> set[str]:
     return found
 
 
+class WrittenByCages:
+    """`written_by_cages`, read again when a session was made or removed since."""
+
+    def __init__(self, paths: Paths) -> None:
+        """Reads nothing yet."""
+        self._paths = paths
+        self._at = -1
+        self._found: set[str] = set()
+
+    def __call__(self) -> set[str]:
+        """What holds now."""
+        at = os.stat(self._paths.cages_dir).st_mtime_ns
+        if at != self._at:
+            is_whole = not list_strays(self._paths)  # one may be getting its record now
+            self._found, self._at = written_by_cages(self._paths), at if is_whole else -1
+        return self._found
+
+
 def is_stray(paths: Paths, name: str) -> bool:
     """Whether a session's directory has no record (it was being made, or removed, and killed)."""
     path = paths.cage_dir(name)

@@ -24,7 +24,7 @@ class Room:
         for path in (self.config, self.home, self.secret, self.project):
             path.mkdir(parents=True)
         (self.secret / "id").write_text("secret")
-        self.may_read = may_copy((Place(str(self.secret), "x"),), {str(self.project)})
+        self.may_read = may_copy((Place(str(self.secret), "x"),), lambda: {str(self.project)})
         self.copies = Copies(str(self.home), {}, self.may_read)
 
     def bring(self, max_files: int = 100) -> list[str]:

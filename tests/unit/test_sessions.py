@@ -212,3 +212,15 @@ def test_directory_of_another_or_somewhere_else_is_refused(tmp_path, name, monke
     os.symlink(tmp_path / "elsewhere", directory)
     with pytest.raises(DirectoryError, match="not a directory itself"):
         sessions.make_directories(paths)
+
+
+def test_where_cages_write_is_known_once_a_session_is_made(paths):
+    mount = 'type=bind,"source=/rw","target=/rw"'
+    written = sessions.WrittenByCages(paths)
+    assert written() == set()
+    os.makedirs(paths.home_dir("a"))  # as it is made: the directory first, its record later
+    assert written() == set()
+    sessions.write_record(paths, record("a", run_args=("podman", "run", "--mount", mount, "img")))
+    assert written() == {"/p", "/rw"}
+    put(paths, record("b", project="/q"))
+    assert written() == {"/p", "/q", "/rw"}

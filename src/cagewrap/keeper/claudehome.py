@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cagewrap import beneath, protected, sessions
+from cagewrap import beneath, sessions
 from cagewrap.claudefiles import (
     STATE_FILE,
     as_object,
@@ -21,13 +21,12 @@ from cagewrap.claudesettings import (
     updated_state,
     wanted_state,
 )
-from cagewrap.claudetree import find_originals, may_copy, memory_originals
+from cagewrap.claudetree import find_originals, memory_originals
 from cagewrap.copies import Copies, Finder, Original, read_known
 from cagewrap.keeper.care import Care, Note
 from cagewrap.keeper.conversations import host_config_dir, is_claude, is_shown
-from cagewrap.keeper.merged import MergedFile
+from cagewrap.keeper.merged import MergedFile, judge_of, kept_by_keepers
 from cagewrap.keeper.request import Request
-from cagewrap.model import Owner
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record
 from cagewrap.stamps import stamp
@@ -63,13 +62,8 @@ class ClaudeHome(Care):
         self._home_dir = paths.home_dir(record.name)
         self._file = os.path.join(paths.cage_dir(record.name), "claude.json")
         self._log = log
-        try:
-            kept = read_object(self._file)
-        except (OSError, ValueError):
-            kept = {}
-        owner = Owner(os.getuid(), os.getgid(), "", record.home)
-        places = protected.protected_places(owner, paths, os.environ)
-        self._may_read = may_copy(places, sessions.written_by_cages(paths))
+        kept = kept_by_keepers(self._file)
+        self._may_read = judge_of(record, paths)
         self._copies = Copies(self._home_dir, read_known(kept.get("files")), self._may_read)
         self._settings = MergedFile(
             self._home_dir, (".claude",), SETTINGS_FILE, kept.get("settings")

@@ -1,4 +1,4 @@
-"""A JSON file of the owner's in a private HOME, which the agent may change there too."""
+"""What of the owner's files comes into a private HOME, where the agent may change it too."""
 
 from __future__ import annotations
 
@@ -7,13 +7,32 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from cagewrap import beneath
+from cagewrap import beneath, protected
 from cagewrap.claudefiles import as_object, read_object, read_theirs
 from cagewrap.claudesettings import merge_settings
+from cagewrap.claudetree import may_copy
+from cagewrap.model import Owner
+from cagewrap.paths import Paths
+from cagewrap.sessions import Record, WrittenByCages
 from cagewrap.stamps import stamp
 
 Shared = Callable[[dict[str, Any]], tuple[dict[str, Any], tuple[str, ...]]]
 """From the owner's values to what a cage gets of them, and the names of what was left out."""
+
+
+def kept_by_keepers(path: str) -> dict[str, Any]:
+    """What an earlier keeper wrote down; nothing if that cannot be read."""
+    try:
+        return read_object(path)
+    except (OSError, ValueError):
+        return {}
+
+
+def judge_of(record: Record, paths: Paths) -> Callable[[str], bool]:
+    """Whether a real path of the owner's may be copied into the cage of that record."""
+    owner = Owner(os.getuid(), os.getgid(), "", record.home)
+    places = protected.protected_places(owner, paths, os.environ)
+    return may_copy(places, WrittenByCages(paths))
 
 
 class MergedFile:

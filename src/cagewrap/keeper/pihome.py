@@ -8,15 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from cagewrap import protected, sessions
-from cagewrap.claudefiles import as_object, read_object
+from cagewrap.claudefiles import as_object
 from cagewrap.claudesettings import looks_secret, shared_settings
-from cagewrap.claudetree import may_copy
 from cagewrap.copies import Copies, Finder, Original, read_known
 from cagewrap.keeper.care import Care, Note
 from cagewrap.keeper.conversations import host_pi_dir, is_shown
-from cagewrap.keeper.merged import MergedFile
+from cagewrap.keeper.merged import MergedFile, judge_of, kept_by_keepers
 from cagewrap.keeper.request import Request
-from cagewrap.model import Owner
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record
 
@@ -39,13 +37,8 @@ class PiHome(Care):
         self._record = record
         self._file = os.path.join(paths.cage_dir(record.name), "pi.json")
         self._log = log
-        try:
-            kept = read_object(self._file)
-        except (OSError, ValueError):
-            kept = {}
-        owner = Owner(os.getuid(), os.getgid(), "", record.home)
-        places = protected.protected_places(owner, paths, os.environ)
-        self._judge = may_copy(places, sessions.written_by_cages(paths))
+        kept = kept_by_keepers(self._file)
+        self._judge = judge_of(record, paths)
         self._pi_dir = ""
         home_dir = paths.home_dir(record.name)
         self._copies = Copies(home_dir, read_known(kept.get("files")), self._may_read)
