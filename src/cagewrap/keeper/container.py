@@ -199,8 +199,8 @@ class Container:
         if self._has_mended or not podman.says_wedged(err):
             return False
         self._has_mended = True
-        others = self._others()
-        if others and all(list(map(self._tell_ended, others))):
+        told = [self._tell_ended(container_id) for container_id in self._others()]
+        if told and all(told):
             self.loop.later(0, again)
             return True
         self._spawn(podman.migrate_args(), lambda *_: again())

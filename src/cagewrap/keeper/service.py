@@ -405,8 +405,6 @@ class Keeper:
 
     def _gone(self) -> None:
         self.door.close()
-        for path in self.lingering:
-            cgroups.kill(path)
         if self._stopped_at:
             end_younger_pause(self._stopped_at)
         if self._our_cgroup:
