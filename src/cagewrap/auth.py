@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from cagewrap.environment import build_pass_rules
 from cagewrap.errors import KeeperError
@@ -56,8 +56,7 @@ class LoginState(Enum):
     DEAD = "dead"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """What there is to log in with. own: the variable of the owner's that reaches the agent."""
 
     login: LoginState = LoginState.ABSENT
@@ -65,8 +64,7 @@ class Found:
     own: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What a command gets. mode is never AUTO; with source NOTHING it gets nothing.
 
     why: a sentence. hint: how to get a login, "" when there is one or none is wanted.
@@ -170,7 +168,8 @@ def find_own(env: Mapping[bytes, bytes]) -> str:
 
 def pack(settings: LoginSettings) -> bytes:
     """The settings as one text of a request."""
-    value = asdict(settings) | {"mode": settings.mode.value}
+    agents = [agent._asdict() for agent in settings.agents]
+    value = settings._asdict() | {"mode": settings.mode.value, "agents": agents}
     return json.dumps(value, separators=(",", ":")).encode()
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import asdict
 
 from cagewrap import __version__
+from cagewrap.digests import sha256
 from cagewrap.model import CageSpec, Mount, Settings
 
 _SLUG_LETTERS = 24
@@ -63,24 +62,23 @@ def with_labels(spec: CageSpec, state_dir: str) -> CageSpec:
         ("cagewrap.config", config_hash(spec)),
         ("cagewrap.version", __version__),
     )
-    return CageSpec(**{**_fields(spec), "labels": labels})  # type: ignore[arg-type]
+    return spec._replace(labels=labels)
 
 
 def config_hash(spec: CageSpec) -> str:
     """16 hex digits over all that a change of would need a new container for."""
-    fixed = asdict(spec)
+    fixed = spec._asdict() | {
+        "mounts": [mount._asdict() for mount in spec.mounts],
+        "limits": spec.limits._asdict(),
+    }
     for name in ("name", "session", "labels"):
         del fixed[name]
     text = json.dumps(fixed, sort_keys=True, default=lambda value: value.value)
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
-
-
-def _fields(spec: CageSpec) -> dict[str, object]:
-    return {name: getattr(spec, name) for name in spec.__slots__}
+    return sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def _hex8(key: bytes) -> str:
-    return hashlib.sha256(key).hexdigest()[:8]
+    return sha256(key).hexdigest()[:8]
 
 
 def _slug(text: str) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from cagewrap import flags as table
 from cagewrap.configfile import ConfigFile, ProjectTable, invalid_key, read_config
@@ -29,16 +28,14 @@ __all__ = ("ConfigFile", "ProjectTable", "Resolved", "find_project_table", "read
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(NamedTuple):
     """The settings in force, and for each key of the table where its value came from."""
 
     settings: Settings
     sources: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
+class _Level(NamedTuple):
     """One step of the order of precedence. `source` names where a row's value stands."""
 
     values: Values
@@ -212,7 +209,7 @@ def _merge_mounts(mounts: tuple[Mount, ...], home: str) -> tuple[Mount, ...]:
     merged: dict[str, Mount] = {}
     for one in mounts:
         target = expand_home(one.target, home)
-        merged[target] = replace(one, source=expand_home(one.source, home), target=target)
+        merged[target] = one._replace(source=expand_home(one.source, home), target=target)
     return tuple(merged.values())
 
 
@@ -224,7 +221,7 @@ def _merge_ports(ports: tuple[PortForward, ...]) -> tuple[PortForward, ...]:
 def _merge_agents(agents: tuple[AgentLogin, ...], home: str) -> tuple[AgentLogin, ...]:
     """One table per agent: the later one holds, whole."""
     merged = {
-        one.name: replace(one, token_file=expand_home(one.token_file, home)) for one in agents
+        one.name: one._replace(token_file=expand_home(one.token_file, home)) for one in agents
     }
     return tuple(merged.values())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cagewrap import flags as table
 from cagewrap.errors import ConfigInvalidError
@@ -20,21 +20,19 @@ from cagewrap.values import BadValueError, nearest, parse_path
 LOGIN = "login"
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectTable:
+class ProjectTable(NamedTuple):
     """`[project."PATH"]`: the settings of one project, or of all below `PATH/*`."""
 
     pattern: str
     values: Values
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
+class ConfigFile(NamedTuple):
     """What the file at `path` says; nothing when it is not `found`."""
 
     path: str
     found: bool = False
-    values: Values = field(default_factory=Values)
+    values: Values = Values()
     projects: tuple[ProjectTable, ...] = ()
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cagewrap import beneath
+from cagewrap.digests import blake2b
 
 FILE_BYTES = 8 << 20
 MAX_DEPTH = 12
@@ -195,7 +195,7 @@ def read_known(value: object) -> dict[str, Known]:
 
 
 def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return blake2b(data, digest_size=16).hexdigest()
 
 
 def _digest_at(directory: int, name: str) -> str:

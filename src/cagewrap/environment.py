@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cagewrap.errors import ConfigInvalidError, UnsupportedError
 from cagewrap.model import EnvPolicy, Identity
@@ -94,8 +94,7 @@ def find_secret_names(policy: EnvPolicy, names: Iterable[bytes]) -> frozenset[by
     return frozenset(name for name in names if name in hidden or is_secret_name(name))
 
 
-@dataclass(frozen=True, slots=True)
-class PassRules:
+class PassRules(NamedTuple):
     """Names and patterns of an EnvPolicy, made ready; of all that match, the last decides."""
 
     exact: Mapping[bytes, int]

@@ -8,9 +8,9 @@ and argparse cost more than the whole hand-over.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, TypeVar, cast
+from types import MappingProxyType
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from cagewrap import loginspec, mountspec, values
 from cagewrap.errors import UsageError
@@ -33,8 +33,7 @@ class Kind(Enum):
     TABLE = "table"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting(Generic[T_co]):
+class Setting(NamedTuple, Generic[T_co]):
     """One row. Lists and tables parse to a tuple of one item, so that levels add up.
 
     key: in the file and in `cagewrap config`; in_file says whether the file may hold it.
@@ -179,11 +178,10 @@ ACTIONS: tuple[Setting[object], ...] = (DRY_RUN, VERBOSE, DEBUG)
 FLAGS: tuple[Setting[object], ...] = tuple(row for row in (*SETTINGS, *ACTIONS) if row.flag)
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
+class Values(NamedTuple):
     """What one level (file, table, environment, flags) gives, asked for by row."""
 
-    given: Mapping[str, object] = field(default_factory=dict)
+    given: Mapping[str, object] = MappingProxyType({})
 
     def get(self, row: Setting[T]) -> T | None:
         """The value, or None when this level does not give it."""
@@ -202,11 +200,10 @@ def collect(pairs: Iterable[tuple[Setting[object], object]]) -> Values:
     return Values(given)
 
 
-@dataclass(frozen=True, slots=True)
-class FlagValues:
+class FlagValues(NamedTuple):
     """What stood before `--`. `project` is as given ("" if not): relative to the caller's cwd."""
 
-    values: Values = field(default_factory=Values)
+    values: Values = Values()
     project: str = ""
     dry_run: bool = False
     verbose: bool = False

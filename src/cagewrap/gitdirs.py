@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cagewrap.project import is_git_dir, read_small
 
@@ -18,8 +18,7 @@ CONFIG_LIMIT = 1 << 20
 """Bytes read of a repository's configuration."""
 
 
-@dataclass(frozen=True, slots=True)
-class GitDirs:
+class GitDirs(NamedTuple):
     """Real paths to share, with what each is, and what was left out and why (a sentence each).
 
     repository: the git directory with the refs and the configuration, wherever it lies, if it is

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cagewrap.errors import MountRefusedError
 from cagewrap.model import Mount
@@ -24,16 +24,14 @@ WALK_LIMIT = 200_000
 """Directories that the patterns of one cage look into: an agent can make any number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hidden:
+class Hidden(NamedTuple):
     """Mounts to add, and sentences on patterns that hide nothing."""
 
     mounts: tuple[Mount, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Match:
+class _Match(NamedTuple):
     """Something to hide: the real path, and the pattern that found it."""
 
     path: str

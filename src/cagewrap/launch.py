@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from cagewrap import auth, cage, proc, sessions, warm
 from cagewrap.ahead import Ahead
@@ -43,8 +43,7 @@ _KEEPER_ENV_PREFIXES = ("CONTAINERS_", "STORAGE_", "_PYI_", "LD_LIBRARY_PATH")
 _GIT_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What a command line means: which project and session, and with which settings."""
 
     paths: Paths
@@ -230,8 +229,7 @@ def _note_changes(plan: Plan, record: Record) -> Record:
         sessions.make_private(plan.paths.cage_login_dir(record.name))
         sessions.write_record(plan.paths, wanted)
         return wanted
-    changed = replace(
-        record,
+    changed = record._replace(
         wanted_args=() if wanted.config_hash == record.config_hash else wanted.run_args,
         wanted_binds=() if wanted.config_hash == record.config_hash else wanted.binds,
         wanted_hash=wanted.config_hash,

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cagewrap import auth, beneath, sessions
 from cagewrap.auth import OWN_VARIABLES, Plan
@@ -181,11 +181,9 @@ def _plan(launch: Launch, claude: str, directory: str, project: str) -> Launch:
     settings, env = launch.settings, launch.settings.env
     program = Mount(os.path.realpath(claude), _CLAUDE_INSIDE, readonly=True, why="claude")
     chosen = find_project(project, launch.paths.home, project)
-    return replace(
-        launch,
+    return launch._replace(
         project=chosen,
-        settings=replace(
-            settings,
+        settings=settings._replace(
             project=chosen.path,
             session="",
             rm=True,
@@ -193,8 +191,7 @@ def _plan(launch: Launch, claude: str, directory: str, project: str) -> Launch:
             publish=(),
             mounts=(*settings.mounts, *((program,) if is_native(claude) else ())),
             login=LoginSettings(LoginMode.DIRECTORY, directory=directory),
-            env=replace(
-                env,
+            env=env._replace(
                 passed=(*env.passed, *(f"!{name}" for name in OWN_VARIABLES)),
                 fixed=tuple(one for one in env.fixed if one[0] not in OWN_VARIABLES),
                 secret_names=tuple(one for one in env.secret_names if one not in OWN_VARIABLES),

@@ -8,7 +8,6 @@ and `refresh` alone), `token` (a long-lived token or API key), `status.json` (ho
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import stat
@@ -17,6 +16,7 @@ from dataclasses import asdict, dataclass, fields
 
 from cagewrap import stamps
 from cagewrap.auth import Found, LoginState
+from cagewrap.digests import sha256
 from cagewrap.errors import CagewrapError, DirectoryError
 from cagewrap.paths import Paths
 from cagewrap.sessions import make_private
@@ -62,7 +62,7 @@ class Credentials:
     @property
     def digest(self) -> str:
         """Tells this refresh token from another, and nothing else."""
-        return hashlib.sha256(self.refresh_token.encode()).hexdigest()[:16]
+        return sha256(self.refresh_token.encode()).hexdigest()[:16]
 
     def for_agent(self) -> bytes:
         """The file that a cage gets: no refresh token, and nothing but what is known to be fine."""

@@ -10,7 +10,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from cagewrap import control, foreign, gitcarry, proc, review, sessions
@@ -243,8 +243,7 @@ class Sessions:
         sessions.make_private(self.paths.cage_login_dir(record.name))
         args = record.wanted_args or record.run_args
         image = layer or record.wanted_image or record.image
-        changed = replace(
-            record,
+        changed = record._replace(
             run_args=(*args[:-1], image),
             image=record.wanted_image or record.image,
             binds=record.wanted_binds if record.wanted_args else record.binds,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
 class Identity(Enum):
@@ -37,8 +36,7 @@ class LoginMode(Enum):
     AUTO = "auto"
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """One bind mount. `source` may be "" only for `kind="tmpfs"` (an empty directory)."""
 
     source: str
@@ -48,16 +46,14 @@ class Mount:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PortForward:
+class PortForward(NamedTuple):
     """A TCP port carried between loopbacks: `listen` is bound, `connect` is dialled."""
 
     listen: int
     connect: int
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """Resource limits of a cage; None leaves podman's default. Bytes, CPUs, process count."""
 
     memory_bytes: int | None = None
@@ -66,8 +62,7 @@ class Limits:
     shm_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EnvPolicy:
+class EnvPolicy(NamedTuple):
     """What of the owner's environment reaches the agent, and what is added.
 
     passed: names or prefixes (`LC_*`) taken from the caller's environment.
@@ -82,8 +77,7 @@ class EnvPolicy:
     secret_files: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """Pieces of the owner's set-up that a cage may use."""
 
     git_identity: bool = True
@@ -93,8 +87,7 @@ class Share:
     gitconfig: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AgentLogin:
+class AgentLogin(NamedTuple):
     """`[login.NAME]`: an API that the broker reaches for an agent, and with which secret.
 
     base_url: http(s), without a final slash; "" for the agent's usual one. paths: `METHOD /PATH`
@@ -115,8 +108,7 @@ class AgentLogin:
     token_command: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LoginSettings:
+class LoginSettings(NamedTuple):
     """The `[login]` table. claude: the program that renews the login, "" for the one found.
 
     token_command: prints the token for the modes `token` and `broker`; () for the token file.
@@ -130,8 +122,7 @@ class LoginSettings:
     directory: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """The settings in force: defaults < file < project table < environment < flags.
 
     Times in seconds. `session` is the name given, "" when the project alone is the key.
@@ -159,8 +150,7 @@ class Settings:
     login: LoginSettings = LoginSettings()
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """The user cagewrap runs as. `groups` are the supplementary group ids."""
 
     uid: int
@@ -170,8 +160,7 @@ class Owner:
     groups: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CageSpec:
+class CageSpec(NamedTuple):
     """Everything that is fixed when a container is made. `config_hash` covers all of it."""
 
     name: str
@@ -186,4 +175,4 @@ class CageSpec:
     devices: tuple[str, ...]
     podman_args: tuple[str, ...]
     home: str
-    labels: tuple[tuple[str, str], ...] = field(default=())
+    labels: tuple[tuple[str, str], ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cagewrap.asked import covers_system, judge_mount, refuse_spelling
 from cagewrap.auth import LOGIN_TARGET, SHARED_TARGET
@@ -44,8 +44,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class MountPlan:
+class MountPlan(NamedTuple):
     """The mounts of a cage, outer ones first, and a sentence on each thing that was left out."""
 
     mounts: tuple[Mount, ...]

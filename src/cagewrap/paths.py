@@ -6,7 +6,7 @@ import os
 import shlex
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cagewrap.errors import DirectoryError
 
@@ -14,8 +14,7 @@ _RUNTIME_HOME_BYTES = 107 - len("/cagewrap/cagewrap-123456789012345678901234-123
 """sockaddr_un holds 107 bytes; this is what the longest name of ours leaves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
+class Paths(NamedTuple):
     """Absolute directories of one owner.
 
     config_file: `$XDG_CONFIG_HOME/cagewrap.toml`.

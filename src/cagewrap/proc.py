@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cagewrap.childenv import child_environment
 from cagewrap.errors import PodmanMissingError
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a finished command left. `returncode` is -N when signal N killed it; 124 on time-out."""
 
     argv: tuple[str, ...]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cagewrap.errors import DirectoryError, UsageError
 
@@ -18,8 +18,7 @@ GITFILE_LIMIT = 8192
 """Bytes read of a `.git` file, a `commondir` or a back-link; git writes one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Project:
+class Project(NamedTuple):
     """The directory that a cage is for.
 
     path: real absolute path; the key of the cage.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 from cagewrap.errors import MountRefusedError
 from cagewrap.model import Owner
@@ -24,8 +24,7 @@ class Scope(Enum):
     SELF = "self"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """One protected place. `reading`: refused read-only too. `spared`: directories not covered."""
 
     path: str
@@ -119,9 +118,9 @@ def protected_places(owner: Owner, paths: Paths, env: Mapping[str, str]) -> tupl
     found: dict[tuple[str, bool], Place] = {}
     for place in _all_places(owner, paths, env):
         for path in dict.fromkeys((os.path.normpath(place.path), os.path.realpath(place.path))):
-            spelled = replace(place, path=path)
+            spelled = place._replace(path=path)
             if spelled.scope is Scope.TREE and any(lies_in(home, path) for home in homes):
-                spelled = replace(spelled, scope=Scope.SELF)
+                spelled = spelled._replace(scope=Scope.SELF)
             found.setdefault((path, spelled.reading), spelled)
     return tuple(found.values())
 

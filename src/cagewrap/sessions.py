@@ -20,19 +20,17 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cagewrap.errors import CagewrapError, DirectoryError, SessionError, StorageError
 from cagewrap.mountargs import writable_sources
 from cagewrap.paths import Paths
 
-_Value = TypeVar("_Value")
+_Value = TypeVar("_Value", "Record", "State")
 FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What a session is. Times are seconds since the epoch; `run_args` makes its container.
 
     binds: (source, target) of what it mounts, each source a real path; looked at before every
@@ -76,8 +74,7 @@ class Record:
         return bool(self.wanted_args)
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """What a session's keeper last knew.
 
     container_id: "" when it never had a container. *_start: field 22 of /proc/PID/stat (clock
@@ -106,7 +103,7 @@ def read_record(paths: Paths, name: str) -> Record | None:
 
 def write_record(paths: Paths, record: Record) -> None:
     """Write a session's record, whole or not at all."""
-    write_json(paths.record_file(record.name), asdict(record))
+    write_json(paths.record_file(record.name), record._asdict())
 
 
 def read_state(paths: Paths, name: str) -> State:
@@ -119,7 +116,7 @@ def read_state(paths: Paths, name: str) -> State:
 
 def write_state(paths: Paths, name: str, state: State) -> None:
     """Write what the keeper knows, whole or not at all."""
-    write_json(_state_file(paths, name), asdict(state))
+    write_json(_state_file(paths, name), state._asdict())
 
 
 def list_records(paths: Paths) -> list[Record]:
@@ -354,7 +351,7 @@ def is_alive(pid: int, started: int, boot: str) -> bool:
 
 def renamed(record: Record, session: str) -> Record:
     """The same session under a new name; its container and HOME stay."""
-    return replace(record, session=session)
+    return record._replace(session=session)
 
 
 def now() -> float:
@@ -386,8 +383,8 @@ def _read(path: str, kind: type[_Value]) -> _Value | None:
         raise SessionError(
             f"{path} was written by another version of cagewrap.", "cagewrap rm the session"
         )
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{key: _frozen(item) for key, item in value.items() if key in known})
+    known = {key: _frozen(item) for key, item in value.items() if key in kind._fields}
+    return kind(**known)
 
 
 def _frozen(value: Any) -> Any:  # noqa: ANN401 - JSON's own shape

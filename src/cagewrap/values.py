@@ -8,8 +8,7 @@ calls knows where the text stood, and whether it may be shown.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cagewrap.errors import UnsupportedError
 from cagewrap.model import Identity, LoginMode, NetworkMode, PortForward
@@ -33,8 +32,7 @@ class BadValueError(Exception):
     """A text that is not a value of its setting; `str()` says what is allowed instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnvEntry:
+class EnvEntry(NamedTuple):
     """One wish about the agent's environment.
 
     kind: `pass` a name or pattern (`!` before it: do not), `set` a value, `secret` from the

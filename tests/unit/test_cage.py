@@ -1,7 +1,6 @@
 """Names, and the hash that tells whether a cage is still what the settings ask for."""
 
 import re
-from dataclasses import replace
 
 from cagewrap import cage
 from cagewrap.model import CageSpec, Identity, Limits, Mount, NetworkMode, Owner
@@ -46,9 +45,13 @@ def test_name_is_one_podman_takes_and_a_socket_path_holds():
         assert len(f"/run/user/4294967295/cagewrap/{name}.sock") <= 107
 
 
+def test_config_hash_stays_what_earlier_versions_wrote_down():
+    assert cage.config_hash(SPEC) == "3ea525f2f50700d4"
+
+
 def test_config_hash_ignores_names_and_sees_everything_else():
     base = cage.config_hash(SPEC)
-    assert cage.config_hash(replace(SPEC, name="x", session="y", labels=(("a", "b"),))) == base
+    assert cage.config_hash(SPEC._replace(name="x", session="y", labels=(("a", "b"),))) == base
     changes = (
         {"image": "other"},
         {"runtime": "runc"},
@@ -60,7 +63,7 @@ def test_config_hash_ignores_names_and_sees_everything_else():
         {"podman_args": ("--cap-drop=all",)},
         {"home": "/home/you"},
     )
-    assert len({cage.config_hash(replace(SPEC, **change)) for change in changes} | {base}) == 10
+    assert len({cage.config_hash(SPEC._replace(**change)) for change in changes} | {base}) == 10
 
 
 def test_run_args_whole():
@@ -97,8 +100,7 @@ def test_run_args_whole():
 
 
 def test_run_args_of_an_owner_with_limits():
-    spec = replace(
-        SPEC,
+    spec = SPEC._replace(
         identity=Identity.OWNER,
         runtime="runc",
         network=NetworkMode.NONE,

@@ -114,7 +114,7 @@ CALL = ExecCall(container_id="cid", pid_file="/p", log_file="/l", process_file="
 def test_exec_args_name_the_document():
     for name in ("crun", "runc"):
         assert runtime(name).exec_args("/run", CALL)[-3:] == ("--process", "/d", "cid")
-    held = replace(CALL, preserved_fds=1)
+    held = CALL._replace(preserved_fds=1)
     words = ("--preserve-fds", "1", "--process", "/d", "cid")
     assert runtime("crun").exec_args("/run", held)[-5:] == words
     assert runtime("runc").state_dir("/run/user/1") == "/run/user/1/runc"

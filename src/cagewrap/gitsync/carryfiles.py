@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import stat
 
 from cagewrap import beneath
+from cagewrap.digests import sha256
 from cagewrap.gitsync import index as git_index
 from cagewrap.gitsync.context import Context, IndexBase, Place, as_list
 from cagewrap.gitsync.side import BusyError, Side, Stamp
@@ -86,7 +86,7 @@ def _put(side: Side, name: str, content: bytes | None) -> None:
 
 
 def _digest(content: bytes | None) -> str:
-    return hashlib.sha256(content).hexdigest() if content is not None else ""
+    return sha256(content).hexdigest() if content is not None else ""
 
 
 def carry_index(place: Place, context: Context) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cagewrap import beneath
+from cagewrap.digests import sha256
 from cagewrap.gitsync.carryconfig import Values, read_config, write_config
 from cagewrap.gitsync.configtext import ConfigRefusedError, quote
 from cagewrap.gitsync.pair import Pair, opened
@@ -220,4 +220,4 @@ def _digest_values(values: Values) -> str:
 
 
 def _digest(content: bytes | None, *, is_program: bool) -> str:
-    return hashlib.sha256(b"%d" % is_program + (content or b"")).hexdigest() if content else ""
+    return sha256(b"%d" % is_program + (content or b"")).hexdigest() if content else ""

@@ -6,11 +6,12 @@ cache that git would trust (which files are unchanged, what the trees are, where
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from cagewrap.digests import sha1, sha256
 
 INDEX_BYTES = 256 << 20
 """A larger index is not carried."""
@@ -67,7 +68,7 @@ def digest(content: bytes, oid_bytes: int) -> str:
         if flags & _EXTENDED:
             said.append(content[oid_end + 2 : oid_end + 4])
         said.append(b"\0")
-    return hashlib.sha1(b"".join(said), usedforsecurity=False).hexdigest()
+    return sha1(b"".join(said), usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ def _change_owner(
 
 
 def _sealed(body: bytes, oid_bytes: int) -> bytes:
-    kind = hashlib.sha1 if oid_bytes == 20 else hashlib.sha256
+    kind = sha1 if oid_bytes == 20 else sha256
     return body + kind(body).digest()
 
 

@@ -7,7 +7,6 @@ there they are moved: what the host has, the cage sees.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import secrets
@@ -16,6 +15,7 @@ import zlib
 from collections.abc import Callable
 
 from cagewrap import beneath
+from cagewrap.digests import sha1, sha256
 from cagewrap.gitsync.side import Side
 
 BORROWED = "cagewrap/objects"
@@ -140,7 +140,7 @@ def _bring_one(source: int, target: int, fan: str, name: str) -> None:
 
 def _copy_checked(file: object, copy: object, oid: str) -> None:
     read, write = file.read, copy.write  # type: ignore[attr-defined]
-    digest = hashlib.sha1(usedforsecurity=False) if len(oid) == 40 else hashlib.sha256()
+    digest = sha1(usedforsecurity=False) if len(oid) == 40 else sha256()
     unpack = zlib.decompressobj()
     header, size, most, is_begun = b"", 0, _HEADER_BYTES + _CHUNK, False
     while True:

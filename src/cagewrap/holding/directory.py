@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from cagewrap import beneath
+from cagewrap.digests import sha256
 from cagewrap.holding import tree
 from cagewrap.holding.names import UNCOPIED
 from cagewrap.holding.tree import Scan, Stamp
@@ -50,7 +50,7 @@ def locked(directory: str) -> Iterator[None]:
 
 def key_of(path: str) -> str:
     """A file name for any path."""
-    return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+    return sha256(os.fsencode(path)).hexdigest()[:16]
 
 
 class HeldDirectory:

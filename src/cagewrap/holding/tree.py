@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import stat
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from cagewrap import beneath
+from cagewrap.digests import sha256
 
 FILE_BYTES = 32 << 20
 """A larger file is not copied."""
@@ -122,12 +122,12 @@ def digest(root: int, path: str, limit: int = 0) -> str:
 
 def file_digest(content: bytes, *, is_program: bool) -> str:
     """The digest of a regular file."""
-    return f"{'x' if is_program else 'f'}:{hashlib.sha256(content).hexdigest()}"
+    return f"{'x' if is_program else 'f'}:{sha256(content).hexdigest()}"
 
 
 def link_digest(text: str) -> str:
     """The digest of a symlink."""
-    return f"l:{hashlib.sha256(os.fsencode(text)).hexdigest()}"
+    return f"l:{sha256(os.fsencode(text)).hexdigest()}"
 
 
 def copy(source: int, target: int, path: str) -> str:

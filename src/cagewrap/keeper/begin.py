@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cagewrap import sessions
 from cagewrap.errors import SessionError
@@ -24,8 +24,7 @@ from cagewrap.paths import Paths
 from cagewrap.sessions import Record, State
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(NamedTuple):
     """A cage whose container is being brought up; nothing is told before the loop runs.
 
     state: what an earlier keeper knew. work_dir: for files that live as long as the keeper.

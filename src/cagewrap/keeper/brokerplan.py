@@ -90,7 +90,7 @@ def _filled(claude: AgentLogin, secret: Secret, owners: Owners) -> AgentLogin:
                 f"unset {BASE_URL}, or name it in [login.claude] base_url",
             ) from None
         base_url = owners.base_url
-    return replace(claude, header=header, base_url=base_url)
+    return claude._replace(header=header, base_url=base_url)
 
 
 def _for_claude(agent: AgentLogin, secret: Secret) -> Upstream:

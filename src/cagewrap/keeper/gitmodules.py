@@ -9,11 +9,11 @@ directory of the cage's own; one whose git directory lies in the work tree can b
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 
 from cagewrap import beneath
+from cagewrap.digests import sha256
 from cagewrap.gitsync.index import (
     INDEX_BYTES,
     IndexRefusedError,
@@ -155,7 +155,7 @@ def read_submodules(index: str) -> tuple[str, ...]:
 
 
 def _key(path: str) -> str:
-    return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+    return sha256(os.fsencode(path)).hexdigest()[:16]
 
 
 def _stamp(path: str) -> Stamp | None:

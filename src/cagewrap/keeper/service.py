@@ -13,7 +13,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from cagewrap import protocol, sessions
 from cagewrap.errors import (
@@ -133,8 +132,7 @@ class Keeper:
         log(f"container {self.container.container_id[:12]} runs, init {self.container.init_pid}")
 
     def _save(self, **changes: float) -> None:
-        self.state = replace(
-            self.state,
+        self.state = self.state._replace(
             container_id=self.container.container_id,
             boot_id=sessions.boot_id(),
             keeper_pid=os.getpid(),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class ExecCall:
+class ExecCall(NamedTuple):
     """One process to start in a container.
 
     container_id: full id. pid_file: where the runtime writes the new process's pid.
