@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cagewrap import beneath
 from cagewrap.digests import blake2b
@@ -23,8 +23,7 @@ Known = tuple[str, int, int, int]
 """The digest of what was last seen on the host, and that file's inode, size and time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Original:
+class Original(NamedTuple):
     """A file of the owner's. path: with every symlink resolved."""
 
     path: str
@@ -39,14 +38,15 @@ class Original:
         return (self.inode, self.size, self.mtime_ns)
 
 
-@dataclass(slots=True)
 class Finder:
     """Finds files of the owner's. may_read: judges a real path. notes: what was left out."""
 
-    may_read: Callable[[str], bool]
-    max_files: int
-    max_bytes: int
-    notes: list[str] = field(default_factory=list)
+    def __init__(self, may_read: Callable[[str], bool], max_files: int, max_bytes: int) -> None:
+        """Nothing is done yet."""
+        self.may_read = may_read
+        self.max_files = max_files
+        self.max_bytes = max_bytes
+        self.notes: list[str] = []
 
     def find(self, path: str, name: str) -> dict[str, Original]:
         """The file at `path`, or all below it, by `name` and the path below that."""
@@ -97,15 +97,18 @@ class Finder:
                 yield from self._walk(os.path.join(path, entry), f"{name}/{entry}", (*above, here))
 
 
-@dataclass(slots=True)
 class Copies:
     """The copies in one private HOME. known: by path in HOME; kept by the caller."""
 
-    home_dir: str
-    known: dict[str, Known]
-    may_read: Callable[[str], bool]
-    notes: list[str] = field(default_factory=list)
-    is_changed: bool = False
+    def __init__(
+        self, home_dir: str, known: dict[str, Known], may_read: Callable[[str], bool]
+    ) -> None:
+        """Nothing is done yet."""
+        self.home_dir = home_dir
+        self.known = known
+        self.may_read = may_read
+        self.notes: list[str] = []
+        self.is_changed = False
 
     def bring(
         self, originals: Mapping[str, Original], rewrite: Callable[[str, bytes], bytes]

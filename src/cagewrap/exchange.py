@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from cagewrap import beneath, transcripts
 from cagewrap.twins import MOST_ENTRIES, Side, Twins, open_side
@@ -19,7 +18,6 @@ OLD_S = 30 * 86400.0
 """Older ones come into the cage only when asked for: claude itself removes them by default."""
 
 
-@dataclass(slots=True)
 class Exchange:
     """Between a project's transcripts on the host and those in the cage.
 
@@ -27,17 +25,26 @@ class Exchange:
     a working directory lies in the project.
     """
 
-    projects_dir: str
-    home_dir: str
-    is_ours: Callable[[str], bool]
-    twins: Twins
-    brought: set[str]
-    foreign: dict[str, str] = field(default_factory=dict)
-    """Slugs that another directory shares with this project, and one of its conversations."""
-    made: int = 0
-    _verdicts: dict[tuple[str, int], tuple[bool | None, int]] = field(default_factory=dict)
-    _judged: dict[str, set[str]] = field(default_factory=dict)
-    _touched: set[str] = field(default_factory=set)
+    def __init__(
+        self,
+        projects_dir: str,
+        home_dir: str,
+        is_ours: Callable[[str], bool],
+        twins: Twins,
+        brought: set[str],
+    ) -> None:
+        """Nothing is done yet."""
+        self.projects_dir = projects_dir
+        self.home_dir = home_dir
+        self.is_ours = is_ours
+        self.twins = twins
+        self.brought = brought
+        self.foreign: dict[str, str] = {}
+        """Slugs that another directory shares with this project, and one of its conversations."""
+        self.made = 0
+        self._verdicts: dict[tuple[str, int], tuple[bool | None, int]] = {}
+        self._judged: dict[str, set[str]] = {}
+        self._touched: set[str] = set()
 
     def carry(self, cwds: Sequence[str], wanted: str, until: float, *, fully: bool = False) -> bool:
         """Carry what is new of the conversations begun in these directories; whether all was.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cagewrap.gitdirs import find_git_dirs
 from cagewrap.gitsync.fill import STORES
@@ -18,8 +18,7 @@ _MODULES_DEPTH = 8
 _MODULES_LIMIT = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """git_dir: real path of the directory with refs and configuration; "" when there is none that
     is used in the cage. place: `worktrees/NAME` in it for a linked work tree. file: the project's
     `.git` if that is a file. repositories: paths in it of those with objects to borrow, "" being

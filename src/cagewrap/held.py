@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cagewrap.errors import SessionError
 
@@ -15,8 +14,7 @@ DIFF_BYTES = 256 * 1024
 """A longer difference is cut off; what differs is said in any case."""
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """One change that is held back.
 
     kind: a word for what it is: "file", "git config", "git file", "git conflict".

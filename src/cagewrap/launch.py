@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cagewrap import auth, cage, proc, sessions, warm
+from cagewrap import auth, cage, sessions, warm
 from cagewrap.ahead import Ahead
 from cagewrap.childenv import search_path
 from cagewrap.config import read_config, resolve
@@ -32,15 +32,14 @@ from cagewrap.project import Project, caller_cwd, find_project
 from cagewrap.runtimes.create import run_args
 from cagewrap.runtimes.init import find_init
 from cagewrap.sessions import Record, explain_os_error
-from cagewrap.shares import git_identity_args, parse_git_identity, render_gitconfig, share_env
+from cagewrap.shares import share_env
 
 # What podman, crun and the network helpers need of the owner's environment, and nothing else.
 _KEEPER_ENV = (
     "DBUS_SESSION_BUS_ADDRESS", "HOME", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER",
-    "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME",
+    "GIT_CONFIG_GLOBAL", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME",
 )  # fmt: skip
 _KEEPER_ENV_PREFIXES = ("CONTAINERS_", "STORAGE_", "_PYI_", "LD_LIBRARY_PATH")
-_GIT_S = 2.0
 
 
 class Plan(NamedTuple):
@@ -184,6 +183,7 @@ def build_record(plan: Plan, name: str, created_at: float) -> Record:
         binds=tuple((mount.source, mount.target) for mount in spec.mounts if mount.kind == "bind"),
         fixed_env=share_env(settings.share),
         claude=settings.share.claude,
+        git_identity=settings.share.git_identity,
         rm=settings.rm,
         idle_stop_s=settings.idle_stop_s,
         keep_for_s=settings.keep_for_s,
@@ -342,23 +342,11 @@ def clean_after_keeper(socket_path: bytes) -> None:
 
 
 def _seed_home(plan: Plan, name: str) -> None:
-    """What a new private HOME starts with."""
+    """What a new private HOME starts with; its keeper does the rest."""
     home = plan.paths.home_dir(name)
     hidden = empty_file(home)
     if not os.path.exists(hidden):
         os.close(os.open(hidden, os.O_WRONLY | os.O_CREAT, 0o444))
-    gitconfig = os.path.join(home, ".gitconfig")
-    if os.path.lexists(gitconfig):
-        return
-    identity = ("", "")
-    if plan.settings.share.git_identity:
-        with contextlib.suppress(CagewrapError):  # no git on the host: no identity to carry
-            path = search_path(plan.env, _projects(plan.paths) | {plan.project.path})
-            env = {**plan.env, "PATH": path}
-            done = proc.capture(git_identity_args(plan.project.cwd), timeout_s=_GIT_S, env=env)
-            identity = parse_git_identity(done.stdout.decode(errors="replace"))
-    with open(gitconfig, "w", encoding="utf-8") as file:
-        file.write(render_gitconfig(*identity))
 
 
 def _policy(settings: Settings) -> list[list[bytes]]:

@@ -12,7 +12,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from typing import NamedTuple
 
 from cagewrap import stamps
 from cagewrap.auth import Found, LoginState
@@ -33,8 +33,7 @@ _HANDED = (
 """What of a login an agent gets, as it stands: the model that Claude chooses depends on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(NamedTuple):
     """One login. values: what stands below claudeAiOauth. Never shown."""
 
     values: Mapping[str, object]
@@ -74,8 +73,7 @@ class Credentials:
         return json.dumps({"claudeAiOauth": dict(self.values)}).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     """How renewing went. Times in seconds since the epoch.
 
     outcome: "" (not tried), "ok", "failed" or "dead". digest: of the refresh token it was tried
@@ -136,7 +134,7 @@ class LoginStore:
         """How renewing went."""
         try:
             found = json.loads(read_private(self._status_file) or b"{}")
-            known = {field.name for field in fields(Status)}
+            known = Status._fields
             return Status(**{name: value for name, value in found.items() if name in known})
         except (ValueError, TypeError, AttributeError):
             return Status()
@@ -170,7 +168,7 @@ class LoginStore:
 
     def write_status(self, status: Status) -> None:
         """Write down how renewing went."""
-        self._write(self._status_file, json.dumps(asdict(status)).encode())
+        self._write(self._status_file, json.dumps(status._asdict()).encode())
 
     def forget(self) -> tuple[str, ...]:
         """Remove login and token; returns what there was."""

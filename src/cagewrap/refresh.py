@@ -18,7 +18,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from cagewrap import proc, sessions
 from cagewrap.hostclaude import PASSED_ON, find_claude
@@ -150,7 +149,7 @@ class Renewal:
     def _note(self, status: Status, found: Credentials, outcome: str, detail: str) -> None:
         now = time.time()
         self.store.write_status(
-            replace(status, tried_at=now, outcome=outcome, digest=found.digest, detail=detail)
+            status._replace(tried_at=now, outcome=outcome, digest=found.digest, detail=detail)
         )
 
     def _prepare(self, found: Credentials) -> None:

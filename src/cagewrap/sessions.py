@@ -39,6 +39,7 @@ class Record(NamedTuple):
     wanted_*: what the settings of the last command would make instead; empty when the same.
     layer_image: the image `recreate` made of what was installed, "" when there is none.
     claude: whether it shares Claude's conversations and settings with the host.
+    git_identity: whether a new HOME says who the owner is to git.
     publish, host_ports: pairs (port listened on, port dialled).
     """
 
@@ -59,6 +60,7 @@ class Record(NamedTuple):
     idle_stop_s: float = 1800.0
     keep_for_s: float = 30 * 86400.0
     claude: bool = True
+    git_identity: bool = True
     publish: tuple[tuple[int, int], ...] = ()
     host_ports: tuple[tuple[int, int], ...] = ()
     wanted_hash: str = ""

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_SLUG = 200
 LINE_BYTES = 32 << 20
@@ -42,8 +41,7 @@ _PIS = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(NamedTuple):
     """One agent's way of keeping conversations.
 
     parts: its directory below HOME. slug: how the name of a directory for that working directory

@@ -14,7 +14,6 @@ import os
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cagewrap import beneath, transcripts
@@ -43,28 +42,35 @@ class File(NamedTuple):
     mtime_ns: int
 
 
-@dataclass(slots=True)
 class Side:
     """An open directory on either side, and what is in it."""
 
-    fd: int
-    files: dict[str, File] = field(default_factory=dict)
+    def __init__(self, fd: int) -> None:
+        """Nothing is done yet."""
+        self.fd = fd
+        self.files: dict[str, File] = {}
 
 
-@dataclass(slots=True)
 class Twins:
     """Carries between twins. positions: how far, by the file's key; kept by the caller.
 
     is_ours: whether a working directory lies in the project. notes: what could not be carried.
     """
 
-    form: transcripts.Format
-    is_ours: Callable[[str], bool]
-    positions: dict[str, Position]
-    notes: list[str] = field(default_factory=list)
-    is_changed: bool = False
-    _seen: set[str] = field(default_factory=set)
-    _stuck: set[str] = field(default_factory=set)
+    def __init__(
+        self,
+        form: transcripts.Format,
+        is_ours: Callable[[str], bool],
+        positions: dict[str, Position],
+    ) -> None:
+        """Nothing is done yet."""
+        self.form = form
+        self.is_ours = is_ours
+        self.positions = positions
+        self.notes: list[str] = []
+        self.is_changed = False
+        self._seen: set[str] = set()
+        self._stuck: set[str] = set()
 
     def carry_lines(self, host: Side, cage: Side, key: str, name: str, until: float) -> None:
         """Bring both sides' files of that name up to date."""

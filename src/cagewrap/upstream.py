@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 PLACEHOLDER = "sk-cagewrap-the-login-is-on-the-host"
 """What an agent is given where it expects a key or a token."""
@@ -26,8 +26,7 @@ OAUTH_BETA = "oauth-2025-04-20"
 """What the API wants to see in `anthropic-beta` beside such a token."""
 
 
-@dataclass(frozen=True, slots=True)
-class Secret:
+class Secret(NamedTuple):
     """Where the login is found; one of the four.
 
     file: its content. credentials: a `.credentials.json` as Claude Code writes it, of which the
@@ -37,11 +36,14 @@ class Secret:
     file: str = ""
     credentials: str = ""
     command: tuple[str, ...] = ()
-    value: str = field(default="", repr=False)
+    value: str = ""
+
+    def __repr__(self) -> str:
+        """Without what is secret."""
+        return f"Secret(file={self.file!r}, command={self.command!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class Upstream:
+class Upstream(NamedTuple):
     """One API that cages reach with the owner's login, and never see it.
 
     name: of the login in the configuration. base_url: https (or http), a host, perhaps a port and
@@ -64,7 +66,7 @@ class Upstream:
 
 def render_upstreams(upstreams: Sequence[Upstream]) -> str:
     """As one text."""
-    return json.dumps([asdict(one) for one in upstreams])
+    return json.dumps([one._asdict() | {"secret": one.secret._asdict()} for one in upstreams])
 
 
 def parse_upstreams(text: str) -> tuple[Upstream, ...]:

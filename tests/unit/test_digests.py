@@ -6,6 +6,8 @@ import hashlib
 import subprocess
 import sys
 
+import pytest
+
 from cagewrap import digests
 
 
@@ -19,7 +21,8 @@ def test_the_same_as_hashlib():
         assert ours == theirs
 
 
-def test_the_wrap_path_loads_neither_openssl_nor_dataclasses():
-    code = "import sys, cagewrap.wrap, cagewrap.launch; print(*sys.modules)"
+@pytest.mark.parametrize("modules", ["cagewrap.wrap, cagewrap.launch", "cagewrap.keeper.service"])
+def test_neither_shim_nor_keeper_loads_openssl_or_dataclasses(modules):
+    code = f"import sys, {modules}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {"_hashlib", "dataclasses", "inspect"}.isdisjoint(done.stdout.split())

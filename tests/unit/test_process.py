@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-from dataclasses import replace
 
 import pytest
 
@@ -54,9 +53,8 @@ def test_document_of_root_has_what_the_container_may():
 
 
 def test_document_of_a_user_has_no_effective_capability():
-    from dataclasses import replace
 
-    process = replace(PROCESS, uid=1002, gid=1002, size=(24, 80))
+    process = PROCESS._replace(uid=1002, gid=1002, size=(24, 80))
     document = json.loads(process_document(process))
     assert document["capabilities"]["bounding"] == PODMAN_CAPABILITIES
     assert document["capabilities"]["effective"] == []
@@ -88,7 +86,7 @@ def test_gate_sets_every_byte_of_the_environment(tmp_path):
         b"not-a-name": b"a shell drops it",
     }
     env = tuple(name + b"=" + value for name, value in values.items())
-    out = run_gate(tmp_path, replace(PROCESS, argv=(b"/usr/bin/env", b"-0"), env=env, cwd=b"/"))
+    out = run_gate(tmp_path, PROCESS._replace(argv=(b"/usr/bin/env", b"-0"), env=env, cwd=b"/"))
     found = dict(entry.split(b"=", 1) for entry in out.split(b"\0") if entry)
     del values[b"not-a-name"]
     assert {name: found.get(name) for name in values} == values
@@ -97,13 +95,13 @@ def test_gate_sets_every_byte_of_the_environment(tmp_path):
 def test_gate_sets_every_byte_of_the_arguments(tmp_path):
     words = (b"", b"-n", b"\xff'\xfe", b"a\nb", b"", b"$X", bytes(range(1, 256)), b"")
     argv = (b"/usr/bin/printf", b"%s|", *words)
-    assert run_gate(tmp_path, replace(PROCESS, argv=argv, cwd=b"/")) == b"|".join((*words, b""))
+    assert run_gate(tmp_path, PROCESS._replace(argv=argv, cwd=b"/")) == b"|".join((*words, b""))
 
 
 def test_gate_enters_a_directory_of_any_name(tmp_path):
     directory = os.fsencode(tmp_path) + b"/a'\xff"
     os.mkdir(directory)
-    assert run_gate(tmp_path, replace(PROCESS, argv=(b"/bin/pwd",), cwd=directory)) == (
+    assert run_gate(tmp_path, PROCESS._replace(argv=(b"/bin/pwd",), cwd=directory)) == (
         directory + b"\n"
     )
 

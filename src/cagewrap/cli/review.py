@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import click
 
@@ -54,7 +53,7 @@ def review(
         return
     shown = pending(found)
     if as_json:
-        click.echo(envelope(None, session=record.name, held=[asdict(one) for one in shown]))
+        click.echo(envelope(None, session=record.name, held=[one._asdict() for one in shown]))
         return
     _show(record.name, shown)
 

@@ -134,7 +134,7 @@ def _shared_with(ranges: tuple[SubIds, ...], host: Host) -> str:
     mine = [entry for entry in ranges if entry.owner in names]
     for entry in ranges:
         for own in mine:
-            apart = entry.start + entry.count <= own.start or own.start + own.count <= entry.start
+            apart = entry.start + entry.size <= own.start or own.start + own.size <= entry.start
             if entry.owner not in names and not apart:
                 return entry.owner
     return ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 CONFIG_BYTES = 1 << 20
 """A larger configuration is not read."""
@@ -25,8 +25,7 @@ class ConfigRefusedError(Exception):
     """A configuration that is not understood."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+class _Item(NamedTuple):
     """A variable: where its text lies, its key and value; or a header, with `name` ""."""
 
     begin: int

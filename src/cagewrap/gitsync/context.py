@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypedDict
 
 from cagewrap.gitsync.side import Side, Stamp
@@ -40,7 +39,6 @@ class Base(TypedDict, total=False):
     mirror: dict[str, str]
 
 
-@dataclass(slots=True)
 class Place:
     """A git directory on both sides: of the project, of a submodule, of a linked work tree.
 
@@ -51,18 +49,23 @@ class Place:
     has_object: whether the host has one.
     """
 
-    path: str
-    host: Side
-    cage: Side
-    base: Base
-    has_refs: bool = True
-    leads: bool = True
-    has_history: bool = True
-    bring: Callable[[], None] = lambda: None
-    has_object: Callable[[str], bool] = lambda _oid: True
+    def __init__(
+        self,
+        path: str,
+        host: Side,
+        cage: Side,
+        base: Base,
+        *,
+        has_refs: bool = True,
+        leads: bool = True,
+    ) -> None:
+        """Nothing is done yet."""
+        self.path, self.host, self.cage, self.base = path, host, cage, base
+        self.has_refs, self.leads, self.has_history = has_refs, leads, True
+        self.bring: Callable[[], None] = lambda: None
+        self.has_object: Callable[[str], bool] = lambda _oid: True
 
 
-@dataclass(slots=True)
 class Context:
     """One run.
 
@@ -73,16 +76,26 @@ class Context:
     get again what it has lost; is_refillable: it would.
     """
 
-    session: str
-    oid_length: int
-    owner_ids: tuple[int, int]
-    inside_ids: tuple[int, int]
-    may_refill: bool = False
-    notes: list[str] = field(default_factory=list)
-    states: list[str] = field(default_factory=list)
-    is_busy: bool = False
-    has_written: bool = False
-    is_refillable: bool = False
+    def __init__(
+        self,
+        session: str,
+        oid_length: int,
+        owner_ids: tuple[int, int],
+        inside_ids: tuple[int, int],
+        *,
+        may_refill: bool = False,
+    ) -> None:
+        """Nothing is done yet."""
+        self.session = session
+        self.oid_length = oid_length
+        self.owner_ids = owner_ids
+        self.inside_ids = inside_ids
+        self.may_refill = may_refill
+        self.notes: list[str] = []
+        self.states: list[str] = []
+        self.is_busy = False
+        self.has_written = False
+        self.is_refillable = False
 
     def state(self, text: str) -> None:
         """Say what is so."""

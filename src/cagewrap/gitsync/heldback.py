@@ -4,11 +4,10 @@ unasked: configuration, hooks, and what an agent had in a conflict."""
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cagewrap import beneath
 from cagewrap.digests import sha256
@@ -23,8 +22,7 @@ _FILES = ("config.worktree", "info/attributes", "info/exclude", "info/sparse-che
 _NAMES_LIMIT = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """path: as it is shown (`.git/config:core.editor`, `.git/hooks/pre-commit`, a ref). place,
     name: where it is. kind: "git config", "git file" or "git conflict". digest: of the cage's
     version."""
@@ -77,6 +75,8 @@ def explain(pair: Pair, one: Difference) -> str:
             old, new = (_lines(side, one.name) for side in (host, cage))
         else:
             old, new = (_text(side, one.name) for side in (host, cage))
+    import difflib
+
     return "".join(difflib.unified_diff(old, new, f"a/{one.path}", f"b/{one.path}"))
 
 

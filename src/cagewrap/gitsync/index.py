@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from cagewrap.digests import sha1, sha256
@@ -71,8 +70,7 @@ def digest(content: bytes, oid_bytes: int) -> str:
     return sha1(b"".join(said), usedforsecurity=False).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Clean:
+class Clean(NamedTuple):
     """A clean index, the submodules that were left out of it, and whether it says all that the
     agent's said."""
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 _V = TypeVar("_V")
 
 
-@dataclass(slots=True)
 class Changes(Generic[_V]):
     """What to do. None: delete it.
 
     conflicts: name -> (the host's value, the cage's), both changed; the host's is in `to_cage`.
     """
 
-    to_host: dict[str, _V | None] = field(default_factory=dict)
-    to_cage: dict[str, _V | None] = field(default_factory=dict)
-    conflicts: dict[str, tuple[_V | None, _V | None]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        """Empty, unless it is said."""
+        self.to_host: dict[str, _V | None] = {}
+        self.to_cage: dict[str, _V | None] = {}
+        self.conflicts: dict[str, tuple[_V | None, _V | None]] = {}
 
 
 def merge(

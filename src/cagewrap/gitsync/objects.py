@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import stat
 import zlib
 from collections.abc import Callable
@@ -119,7 +118,7 @@ def _bring_one(source: int, target: int, fan: str, name: str) -> None:
         fd = beneath.open_regular(source, name)
     except OSError as error:
         raise UnsoundError from error
-    temporary = f"tmp_obj_{secrets.token_hex(6)}"
+    temporary = f"tmp_obj_{os.urandom(6).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with open(fd, "rb", buffering=0) as file:
@@ -219,7 +218,7 @@ def _bring_pack(source: int, target: int, base: str, host_path: str, index_pack:
         fd = beneath.open_regular(source, f"{base}.pack")
     except OSError:
         return False
-    temporary = f"tmp_pack_{secrets.token_hex(6)}"
+    temporary = f"tmp_pack_{os.urandom(6).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         if os.fstat(fd).st_size > PACK_BYTES or os.pread(fd, 8, 0) not in _PACK_BEGINS:

@@ -7,15 +7,13 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cagewrap import beneath
 from cagewrap.gitsync.side import Side, Stamp, stamp_of
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """host: the git directory. copy: the cage's, on the host. base_file: where it is written down
     what both had; not in the copy.
 

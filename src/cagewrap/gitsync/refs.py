@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 
 from cagewrap import beneath
 from cagewrap.gitsync.names import VALUE_BYTES, is_oid, parse_value
@@ -21,7 +20,6 @@ BULK = 200
 """With more new refs than this they are written into packed-refs, not each into a file."""
 
 
-@dataclass(slots=True)
 class Refs:
     """All refs of one side at one time.
 
@@ -30,10 +28,12 @@ class Refs:
     directories that cannot be read.
     """
 
-    values: dict[str, str] = field(default_factory=dict)
-    loose: set[str] = field(default_factory=set)
-    directories: list[str] = field(default_factory=list)
-    bad: list[str] = field(default_factory=list)
+    def __init__(self, values: dict[str, str] | None = None) -> None:
+        """Empty, unless it is said."""
+        self.values: dict[str, str] = {} if values is None else values
+        self.loose: set[str] = set()
+        self.directories: list[str] = []
+        self.bad: list[str] = []
 
 
 class TooManyError(Exception):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 from cagewrap import beneath
@@ -40,19 +39,30 @@ _RACY_NS = 20_000_000
 """Two changes within a kernel's clock tick may have one time stamp."""
 
 
-@dataclass(slots=True)
 class Outcome:
     """How a run went. notes, states: see Context.
 
-    paths, stamps: what to look at to see whether another one is needed. is_settled: nothing was
-    left to carry, and a change from here on is seen in the stamps.
+    paths, stamps: what to look at to see whether another one is needed. is_at_rest: nothing was
+    left to carry. is_settled: and a change from here on is seen in the stamps.
     """
 
-    notes: list[str] = field(default_factory=list)
-    states: list[str] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
-    stamps: list[Stamp | None] = field(default_factory=list)
-    is_settled: bool = False
+    def __init__(
+        self,
+        notes: list[str] | None = None,
+        states: list[str] | None = None,
+        paths: list[str] | None = None,
+        stamps: list[Stamp | None] | None = None,
+        *,
+        is_at_rest: bool = False,
+        is_settled: bool = False,
+    ) -> None:
+        """Empty, unless it is said."""
+        self.notes: list[str] = [] if notes is None else notes
+        self.states: list[str] = [] if states is None else states
+        self.paths: list[str] = [] if paths is None else paths
+        self.stamps: list[Stamp | None] = [] if stamps is None else stamps
+        self.is_at_rest = is_at_rest
+        self.is_settled = is_settled
 
 
 def carry(pair: Pair, index_pack: IndexPack, *, may_refill: bool = False) -> Outcome:
@@ -71,8 +81,9 @@ def carry(pair: Pair, index_pack: IndexPack, *, may_refill: bool = False) -> Out
             outcome.notes += [note for note in context.notes if note not in outcome.notes]
             outcome.states = context.states
             outcome.paths, outcome.stamps = run.paths, run.stamps
-            is_at_rest = not (context.is_busy or context.has_written or context.is_refillable)
-            outcome.is_settled = is_at_rest and not run.is_racy
+            is_moving = context.is_busy or context.has_written or context.is_refillable
+            outcome.is_at_rest = not is_moving
+            outcome.is_settled = outcome.is_at_rest and not run.is_racy
             if not run.has_new_paths:
                 break
         write_base(pair, base)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cagewrap import stamps
 from cagewrap.gitsync.configtext import CONFIG_BYTES, ConfigRefusedError, parse
@@ -18,8 +18,7 @@ _BARE = ("config", "config.worktree", "commondir", "info/attributes")
 """What git obeys in a project that is a bare repository itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedByGit:
+class NamedByGit(NamedTuple):
     """stamp: of the files it was read from. hooks: a directory in the project, or "".
     files: included files in the project. Paths are relative to the project."""
 

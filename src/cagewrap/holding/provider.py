@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -183,6 +182,8 @@ def difference(path: str, before: bytes | None, after: bytes | None) -> str:
     except UnicodeDecodeError:
         return ""
     path = path.replace("\n", "\\n")
+    import difflib
+
     lines = difflib.unified_diff(
         old.splitlines(keepends=True),
         new.splitlines(keepends=True),

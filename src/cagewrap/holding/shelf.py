@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from cagewrap import beneath
 from cagewrap.holding import tree
@@ -25,8 +25,7 @@ HELD_BYTES = 4 << 20
 _LIVE = ".live"
 
 
-@dataclass(frozen=True, slots=True)
-class HeldFile:
+class HeldFile(NamedTuple):
     """A file that was taken out of the project, as it is written down beside its content."""
 
     path: str
@@ -97,7 +96,7 @@ def _copy(above: int, name: str, target: str, path: str) -> None:
         digest, data = tree.read_raw(above, name, HELD_BYTES) or (tree.MISSING, b"")
     except OSError:
         digest, data = tree.MISSING, b""
-    record = json.dumps(asdict(HeldFile(path, digest, why(path)))).encode()
+    record = json.dumps(HeldFile(path, digest, why(path))._asdict()).encode()
     with contextlib.suppress(FileNotFoundError), open(target + ".json", "rb") as file:
         if file.read() == record:
             return

@@ -11,7 +11,6 @@ import errno
 import os
 import stat
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 
 from cagewrap import beneath
 from cagewrap.digests import sha256
@@ -31,13 +30,14 @@ TOO_LARGE = "!"
 """The digest of a file that is larger than FILE_BYTES."""
 
 
-@dataclass(slots=True)
 class Scan:
     """What is in a tree. files: by path, symlinks too. is_whole: whether all was looked at."""
 
-    files: dict[str, Stamp] = field(default_factory=dict)
-    directories: dict[str, int] = field(default_factory=dict)
-    is_whole: bool = True
+    def __init__(self, *, is_whole: bool = True) -> None:
+        """Empty, unless it is said."""
+        self.files: dict[str, Stamp] = {}
+        self.directories: dict[str, int] = {}
+        self.is_whole = is_whole
 
 
 def open_project(path: str) -> int:

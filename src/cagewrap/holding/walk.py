@@ -10,7 +10,6 @@ import json
 import os
 import stat
 import time
-from dataclasses import asdict, dataclass, field
 
 from cagewrap import beneath
 from cagewrap.holding import repositories, tree
@@ -28,21 +27,30 @@ _LINKS = {path.rpartition("/")[0] for path in _TABLES if "/" in path} | {".git"}
 _ENDINGS = tuple(ENDINGS)
 
 
-@dataclass(slots=True)
 class Findings:
     """new: watched files that were written meanwhile. old: others, the owner's. tamed: what was
     changed in repositories. links: symlinks that lead to files of cages. is_whole: whether all was
     looked at."""
 
-    new: list[str] = field(default_factory=list)
-    old: list[str] = field(default_factory=list)
-    tamed: list[str] = field(default_factory=list)
-    is_whole: bool = True
-    seconds: float = 0.0
+    def __init__(
+        self,
+        new: list[str] | None = None,
+        old: list[str] | None = None,
+        tamed: list[str] | None = None,
+        *,
+        is_whole: bool = True,
+        seconds: float = 0.0,
+    ) -> None:
+        """Empty, unless it is said."""
+        self.new: list[str] = [] if new is None else new
+        self.old: list[str] = [] if old is None else old
+        self.tamed: list[str] = [] if tamed is None else tamed
+        self.is_whole = is_whole
+        self.seconds = seconds
 
     def dump(self) -> bytes:
         """As JSON, for another process."""
-        return json.dumps(asdict(self)).encode()
+        return json.dumps(vars(self)).encode()
 
 
 def load(data: bytes) -> Findings:

@@ -13,7 +13,6 @@ import json
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
 
 from cagewrap.holding import tree
 from cagewrap.holding.names import DIRECTORIES, FILES, is_nested
@@ -33,14 +32,21 @@ _TRUSTED = 64
 """Versions of one file that are remembered as the owner's."""
 
 
-@dataclass(slots=True)
 class Known:
     """One path. digest: of the owner's version. mode: its permissions."""
 
-    digest: str = tree.MISSING
-    mode: int = 0o644
-    stamp: Stamp | None = None
-    trusted: list[str] = field(default_factory=list)
+    def __init__(
+        self,
+        digest: str = tree.MISSING,
+        mode: int = 0o644,
+        stamp: Stamp | None = None,
+        trusted: list[str] | None = None,
+    ) -> None:
+        """Empty, unless it is said."""
+        self.digest = digest
+        self.mode = mode
+        self.stamp = stamp
+        self.trusted: list[str] = [] if trusted is None else trusted
 
 
 class Watch:
@@ -217,6 +223,6 @@ class Watch:
         self._base_stamp = stamp
 
     def _write(self) -> None:
-        value = {path: asdict(one) for path, one in self.known.items()}
+        value = {path: vars(one) for path, one in self.known.items()}
         write_private(self._base_file, json.dumps(value).encode())
         self._base_stamp = os.stat(self._base_file).st_mtime_ns

@@ -20,6 +20,7 @@ from cagewrap.keeper import namespaces
 from cagewrap.keeper.brokerplan import BASE_URL, DIRECTORY, Owners, plan_upstreams
 from cagewrap.keeper.brokerprocess import Broker
 from cagewrap.keeper.care import Care, Note
+from cagewrap.keeper.container import Container
 from cagewrap.keeper.login import Login
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.request import Request
@@ -46,7 +47,7 @@ class Brokered(Care):
         loop: Loop,
         record: Record,
         paths: Paths,
-        init_pid: int,
+        container: Container,
         login: Login,
         log: Callable[[str], None],
     ) -> None:
@@ -54,7 +55,7 @@ class Brokered(Care):
         self._loop = loop
         self._login = login
         self._log = log
-        self._init_pid = init_pid
+        self._container = container
         self._record = record
         # That of a cage for one command is deleted while the broker may still write.
         self._directory = "" if record.rm else paths.cage_dir(record.name)
@@ -151,7 +152,7 @@ class Brokered(Care):
 
     def _listen(self, wanted: Upstream) -> socket.socket:
         try:
-            return namespaces.listen_inside(self._init_pid, wanted.port)
+            return namespaces.listen_inside(self._container.init_pid, wanted.port)
         except OSError as error:
             raise SessionError(
                 f"The broker of the login {wanted.name} cannot listen on port {wanted.port} of the "

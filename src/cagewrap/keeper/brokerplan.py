@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from cagewrap import auth, upstream
 from cagewrap.auth import Plan, Source
@@ -19,14 +19,13 @@ _BEARER = "ANTHROPIC_AUTH_TOKEN"
 _HEADER = "authorization: Bearer {secret}"
 
 
-@dataclass(frozen=True, slots=True)
-class Owners:
+class Owners(NamedTuple):
     """What the owner gives an agent himself: where Claude's API is, and a variable that holds a
     login, with its secret. Empty without."""
 
     base_url: str = ""
     name: str = ""
-    secret: Secret = field(default_factory=Secret)
+    secret: Secret = Secret()
 
 
 def plan_upstreams(
@@ -112,6 +111,6 @@ def _for_claude(agent: AgentLogin, secret: Secret) -> Upstream:
 
 
 def _for_agent(agent: AgentLogin, secret: Secret) -> Upstream:
-    return replace(
-        _for_claude(agent, secret), kind="plain", header=agent.header or _HEADER, env=agent.env
+    return _for_claude(agent, secret)._replace(
+        kind="plain", header=agent.header or _HEADER, env=agent.env
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from cagewrap.keeper.covers import Cover, Identity
 from cagewrap.keeper.request import Request
 
 POLL_S = 0.5
@@ -14,11 +15,20 @@ Note = Callable[[str], None]
 
 
 class Care:
-    """One such work; this one does nothing. Made when the container runs, before any message.
+    """One such work; this one does nothing. Made while podman brings the container up.
 
     Everything here runs in the keeper's one thread: what takes longer than a few milliseconds is
     done by a process of its own.
     """
+
+    def prepare(self) -> Sequence[Cover]:
+        """Do now what needs no container: podman is at work on it, and nothing runs in it. Returns
+        what to mount as soon as it runs. `before` does what is not done here; raises nothing."""
+        return ()
+
+    def mounted(self, seen: Sequence[Identity]) -> None:
+        """What is to be seen now in the places of what `prepare` returned; nothing at all if it
+        could not be mounted. Before any message; raises nothing."""
 
     def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:  # noqa: ARG002
         """A message is about to start: call `ready`, now or later. Raises CagewrapError to refuse

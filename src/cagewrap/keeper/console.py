@@ -13,7 +13,7 @@ import socket
 import struct
 import termios
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cagewrap.keeper import namespaces, rights, spawn
 from cagewrap.keeper.loop import Loop
@@ -25,8 +25,7 @@ _FLAGS = 6
 _RECEIVE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Terminal:
+class Terminal(NamedTuple):
     """What a shim says of its terminal. attributes: as `termios.tcgetattr` has them, flattened."""
 
     rows: int

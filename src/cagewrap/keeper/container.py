@@ -7,14 +7,13 @@ accepted meanwhile. What podman prints goes to a memfd, never to a pipe: conmon 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from cagewrap.errors import CagewrapError, KeeperError, MountRefusedError
-from cagewrap.keeper import namespaces, spawn
+from cagewrap.keeper import spawn
 from cagewrap.keeper.loop import Loop, Timer
 from cagewrap.keeper.processes import descendants
 from cagewrap.runtimes import podman
@@ -57,7 +56,8 @@ class Container:
         self._podman_pid = 0
         self._has_timed_out = False
         self.is_adopted = False
-        self._expected: dict[str, tuple[int, int]] = {}
+        self.expected: dict[str, tuple[int, int]] = {}
+        """What must be mounted: device and inode, by place inside."""
 
     def tell(
         self,
@@ -75,7 +75,7 @@ class Container:
         """Begin; what comes of it is told once the loop runs."""
         self.container_id = state.container_id
         try:
-            self._expected = identify_sources(self.record.binds)
+            self.expected = identify_sources(self.record.binds)
         except MountRefusedError as error:
             refusal = error
             self.loop.later(0, lambda: self._failed(refusal))
@@ -105,27 +105,6 @@ class Container:
             self._make(tries)
 
         self._spawn(podman.remove_args(self.record.name), removed)
-
-    def check_mounts(self) -> None:
-        """See that what is mounted is what was looked at before podman was started.
-
-        podman resolves the sources later than we looked, and an agent of another cage may swap a
-        directory for a symlink in between. No agent runs in this cage yet. Raises
-        MountRefusedError or OSError.
-        """
-        targets = list(self._expected)
-
-        def look() -> bytes:
-            return json.dumps([_identity(target) for target in targets]).encode()
-
-        answer = json.loads(namespaces.run_inside(self.init_pid, ("mnt",), look))
-        for target, found in zip(targets, answer, strict=True):
-            if tuple(found) != self._expected[target]:
-                raise MountRefusedError(
-                    f"What is mounted at {target} in the cage is not what was there when it was "
-                    "started: something was swapped in between. An agent may have done it.",
-                    "look at the directory, then send the message again",
-                )
 
     def _end_strays(self) -> None:
         """Kill what a podman that was killed left of a container it does not know about: conmon
@@ -352,11 +331,6 @@ class Container:
         self._spawn(
             podman.remove_args(self.record.name), lambda *_: self._spawn(delete, lambda *_: ended())
         )
-
-
-def _identity(path: str) -> tuple[int, int]:
-    found = os.stat(path, follow_symlinks=False)
-    return (found.st_dev, found.st_ino)
 
 
 def _is_init(pid: int) -> bool:

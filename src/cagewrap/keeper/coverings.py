@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from cagewrap import beneath
@@ -16,6 +16,7 @@ from cagewrap.holding.names import DIRECTORIES, PLACEHOLDERS
 from cagewrap.holding.places import Place
 from cagewrap.holding.shelf import hold
 from cagewrap.keeper import covers
+from cagewrap.keeper.container import Container
 from cagewrap.keeper.covers import Cover, Identity
 from cagewrap.keeper.exchange import exchanged
 from cagewrap.sessions import Record
@@ -28,9 +29,12 @@ _AT_ONCE = 50
 class Coverings:
     """Of one running container. Callers hold the project's lock."""
 
-    def __init__(self, record: Record, place: Place, store: str, root: int, init_pid: int) -> None:
+    def __init__(
+        self, record: Record, place: Place, store: str, root: int, container: Container
+    ) -> None:
         """root: descriptor of the project. store: the session's."""
-        self._record, self._place, self._root, self._init_pid = record, place, root, init_pid
+        self._record, self._place, self._root = record, place, root
+        self._container = container
         self._store = store
         self.hooks = ""
         """A directory that git runs hooks of, beside the usual ones."""
@@ -45,12 +49,43 @@ class Coverings:
         """Those that were covered while an agent worked: it may have had one open."""
         self._linked: tuple[str, ...] = ()
         self._is_suspect = False
+        self._planned: list[tuple[str, Cover]] = []
 
     def must_renew(self) -> bool:
         """Whether there is a directory that is not covered."""
         return any(
             self._identity(path) != self._covered.get(path, _NOTHING) for path in self._names()
         )
+
+    def plan(self) -> list[Cover]:
+        """Make the private copies for a cage that does not run yet, while no agent works in the
+        project; how they are to be mounted. What is not among them is `renew`'s. Raises OSError."""
+        for path in DIRECTORIES:
+            if any(f"/{path}/" in word for word in self._record.run_args):
+                continue  # something is mounted in it: to be seen once the container runs
+            found = self._identity(path)
+            if found == _NOTHING and self._is_needed(path):
+                found = self._make(path)
+            if found == _NOTHING:
+                continue
+            copy = self._copies.setdefault(path, HeldDirectory(self._store, path))
+            self._bring_up_to_date(path, copy)
+            over = self._keep(path)
+            self._planned += [
+                (path, Cover(copy.copy_dir, target, over)) for target in self._targets(path)
+            ]
+        return [cover for _, cover in self._planned]
+
+    def planned(self, seen: Sequence[Identity]) -> None:
+        """What is seen where they were to be mounted."""
+        bare = set()
+        for (path, cover), found in zip(self._planned, seen, strict=True):
+            if found in (_NOTHING, cover.over):
+                bare.add(path)
+            self._covered[path] = cover.over
+        for path in bare:
+            self._forget(path)
+        self._place.learn(self._covered)
 
     def renew(self, *, is_suspect: bool) -> list[str]:
         """Cover what is not covered, and carry the host's changes into the copies; the
@@ -146,16 +181,20 @@ class Coverings:
         is_agents = self._is_suspect and self._is_new(path) and not self._is_owners(path)
         if is_agents:
             self._is_late.add(path)
-        if copy.exists:
-            if not is_agents:
-                self._sync(path)
+        if is_agents and copy.exists:
             return []
         if not is_agents or path in self._place.made():
-            with self._opened(path) as host:
-                copy.create(host)
+            self._bring_up_to_date(path, copy)
             return []
         self._take(path, copy)
         return [path]
+
+    def _bring_up_to_date(self, path: str, copy: HeldDirectory) -> None:
+        if copy.exists:
+            self._sync(path)
+            return
+        with self._opened(path) as host:
+            copy.create(host)
 
     def _take(self, path: str, copy: HeldDirectory) -> None:
         """Move an agent's directory out of the project; an empty one takes its place."""
@@ -168,10 +207,10 @@ class Coverings:
                 Cover(copy.copy_dir, target, empty, instead_of=own)
                 for target in self._targets(path)
             ]
-            covers.attach(self._init_pid, wanted)
+            covers.attach(self._container.init_pid, wanted)
 
         project = self._record.project
-        with exchanged(self._root, project, path, self._init_pid, self._targets) as place:
+        with exchanged(self._root, project, path, self._container.init_pid, self._targets) as place:
             self._place.note_made(path)
             directory.take(self._root, place, copy, cover)
 
@@ -207,7 +246,7 @@ class Coverings:
         if not wanted:
             return
         try:
-            seen = covers.attach(self._init_pid, [cover for _, cover in wanted])
+            seen = covers.attach(self._container.init_pid, [cover for _, cover in wanted])
         except OSError as error:
             raise SessionError(
                 f"The private copy of a directory cannot be mounted in the cage: {error}.",
@@ -243,7 +282,7 @@ class Coverings:
 
     def _mounted_in(self, path: str) -> set[str]:
         """Where in a directory something is mounted in the cage: hidden, or the owner's wish."""
-        points = covers.mount_points(self._init_pid)
+        points = covers.mount_points(self._container.init_pid)
         return {
             point[len(target) + 1 :]
             for target in self._targets(path)

@@ -15,7 +15,7 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cagewrap.keeper import namespaces
 
@@ -40,8 +40,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Cover:
+class Cover(NamedTuple):
     """One directory or file to be seen at a place of the container instead of what lies there.
 
     source: the host's. target: the place inside. over: what lies there now; with anything else
@@ -93,13 +92,22 @@ def attach(init_pid: int, covers: Sequence[Cover]) -> list[Identity]:
 
 def _attach_all(user: int, mounts: int, covers: Sequence[Cover]) -> bytes:
     namespaces.enter(user)
+    clones = clone(covers)
+    namespaces.enter(mounts)
+    return json.dumps(attach_clones(clones, covers)).encode()
+
+
+def clone(covers: Sequence[Cover]) -> list[int]:
+    """Mounts of the sources, attached nowhere yet; this process is in podman's user namespace, and
+    in a mount namespace of its own from now on. Raises OSError."""
     _check(_libc.unshare(_CLONE_NEWNS))
     _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
-    clones = [_clone(cover) for cover in covers]
-    namespaces.enter(mounts)
-    return json.dumps(
-        [_attach(clone, cover) for clone, cover in zip(clones, covers, strict=True)]
-    ).encode()
+    return [_clone(cover) for cover in covers]
+
+
+def attach_clones(clones: Sequence[int], covers: Sequence[Cover]) -> list[Identity]:
+    """Attach them in the container whose mount namespace was entered. Raises OSError."""
+    return [_attach(clone, cover) for clone, cover in zip(clones, covers, strict=True)]
 
 
 def _clone(cover: Cover) -> int:

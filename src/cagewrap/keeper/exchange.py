@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -32,7 +31,7 @@ def exchanged(
     in the cage. Raises OSError, also when the agent takes part in it.
     """
     above, _, name = path.rpartition("/")
-    aside = beneath.TEMPORARY_PREFIX + secrets.token_hex(6)
+    aside = beneath.TEMPORARY_PREFIX + os.urandom(6).hex()
     place = f"{above}/{aside}" if above else aside
     with tree.parent(root, path) as (fd, _):
         os.mkdir(aside, 0o755, dir_fd=fd)

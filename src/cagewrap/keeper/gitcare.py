@@ -7,8 +7,7 @@ import functools
 import json
 import os
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 
 from cagewrap.errors import SessionError
 from cagewrap.gitcarry import carry_once
@@ -18,7 +17,8 @@ from cagewrap.gitsync.sync import Outcome
 from cagewrap.holding.directory import locked, store_dir
 from cagewrap.holding.places import Place
 from cagewrap.keeper.care import Care, Note
-from cagewrap.keeper.covers import Identity, identity
+from cagewrap.keeper.container import Container
+from cagewrap.keeper.covers import Cover, Identity, identity
 from cagewrap.keeper.gitcovers import GitCovers
 from cagewrap.keeper.gitlate import is_led_astray, make_harmless, put_aside
 from cagewrap.keeper.gitlink import GitLink
@@ -32,20 +32,25 @@ AFTER_S = 10.0
 """How long the end of a message is held up until the host has what the agent did."""
 CLOSE_S = 15.0
 """The same when the cage stops; what takes longer goes on without a keeper."""
-AGAIN_S = (0.05, 30.0)
+AGAIN_S = (0.025, 30.0)
 """When a run could not carry all, or not see whether it did, another is made after this; then
 after twice the time, and so on up to the second."""
 
 
 class GitCare(Care):
-    """Made when the container runs."""
+    """Of one cage."""
 
     def __init__(
-        self, loop: Loop, record: Record, paths: Paths, init_pid: int, log: Callable[[str], None]
+        self,
+        loop: Loop,
+        record: Record,
+        paths: Paths,
+        container: Container,
+        log: Callable[[str], None],
     ) -> None:
         """Looks at nothing yet."""
         self._loop, self._record, self._log = loop, record, log
-        self._covers = GitCovers(record, init_pid, git_store(paths, record.name))
+        self._covers = GitCovers(record, container, git_store(paths, record.name))
         self._place = Place(paths, record.project)
         self._link = GitLink(record.project)
         self._files_dir = os.path.join(store_dir(paths.cage_dir(record.name)), "files")
@@ -54,6 +59,8 @@ class GitCare(Care):
         self._covered_ns = 0
         self._layout = Layout()
         self._has_begun = False
+        self._planned: list[Cover] = []
+        self._is_new = False
         self._outcome = Outcome()
         self._job: Job | None = None
         self._waiting: list[Callable[[], None]] = []
@@ -63,6 +70,23 @@ class GitCare(Care):
         self._again_s = AGAIN_S[0]
         self._is_closed = False
 
+    def prepare(self) -> Sequence[Cover]:
+        """Fill the copy while podman is at work."""
+        try:
+            self._planned = self._begin_cover()
+        except (OSError, SessionError) as error:
+            self._log(f"git: {error}")
+            return ()
+        if self._layout.git_dir:
+            self._is_new = True
+            self._begin(may_refill=True)
+        return self._planned
+
+    def mounted(self, seen: Sequence[Identity]) -> None:
+        """With anything bare, all is covered anew before the first message."""
+        if self._covers.find_bare(self._planned, seen) or self.astray():
+            self._has_begun = False
+
     def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:  # noqa: ARG002
         """All is covered, and what the host did is carried, before an agent starts."""
         self._cover()
@@ -70,6 +94,7 @@ class GitCare(Care):
             raise SessionError(f"{why}.", "send the message again")
 
         def tell() -> None:
+            self._is_new = False
             self._tell(note)
             ready()
 
@@ -135,14 +160,29 @@ class GitCare(Care):
         if self._has_begun and not self._covers.must_renew(project):
             self._covered_ns = time.time_ns()
             return
-        layout = find_layout(project)
+        layout = self._find_layout()
+        self._covers.renew(layout, project)
+        self._is_covered(layout)
+
+    def _begin_cover(self) -> list[Cover]:
+        """What to cover of a cage that does not run yet."""
+        self._link.keep(self._notes)
+        layout = self._find_layout()
+        planned = self._covers.plan(layout, self._record.project)
+        self._is_covered(layout)
+        return planned
+
+    def _find_layout(self) -> Layout:
+        layout = find_layout(self._record.project)
         if not self._has_begun and not os.path.lexists(self._git_path):
             with contextlib.suppress(OSError), locked(self._place.dir):
                 self._place.make(".git")
-            layout = find_layout(project)
+            layout = find_layout(self._record.project)
         if not self._covers.targets(layout.git_dir):
             layout = Layout(file=layout.file)  # it lies where no cage may write
-        self._covers.renew(layout, project)
+        return layout
+
+    def _is_covered(self, layout: Layout) -> None:
         if not self._has_begun:
             self._read_notes()
         self._layout, self._git = layout, identity(self._git_path)
@@ -171,14 +211,18 @@ class GitCare(Care):
         """Whether neither side has changed since all was carried."""
         if not self._layout.git_dir:
             return True
-        return self._outcome.is_settled and self._is_unchanged()
+        # While no agent has run, the copy has changed by our hand alone; and what the host did
+        # in the very moment of the run is looked at once more in a moment (see `_carried`).
+        is_enough = self._outcome.is_at_rest if self._is_new else self._outcome.is_settled
+        return is_enough and self._is_unchanged()
 
     def _is_unchanged(self) -> bool:
         return read_stamps(self._outcome.paths) == self._outcome.stamps
 
-    def _begin(self) -> None:
+    def _begin(self, *, may_refill: bool = False) -> None:
         if self._job is None:
-            work = functools.partial(_work, self._pair(), may_refill=bool(self._waiting))
+            may_refill = may_refill or bool(self._waiting)
+            work = functools.partial(_work, self._pair(), may_refill=may_refill)
             self._job = Job(self._loop, work, self._carried)
 
     def _carried(self, answer: bytes) -> None:
@@ -230,4 +274,4 @@ class GitCare(Care):
 
 def _work(pair: Pair, *, may_refill: bool) -> bytes:
     """One run, in a process of its own."""
-    return json.dumps(asdict(carry_once(pair, may_refill=may_refill))).encode()
+    return json.dumps(vars(carry_once(pair, may_refill=may_refill))).encode()

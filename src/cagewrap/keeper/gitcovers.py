@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 from cagewrap import beneath
 from cagewrap.errors import SessionError
@@ -15,6 +14,7 @@ from cagewrap.gitsync.fill import place_of
 from cagewrap.gitsync.objects import BORROWED
 from cagewrap.gitsync.side import Side
 from cagewrap.keeper import covers
+from cagewrap.keeper.container import Container
 from cagewrap.keeper.covers import Cover, Identity, identity
 from cagewrap.keeper.gitmodules import Submodules
 from cagewrap.sessions import Record, make_private
@@ -25,10 +25,10 @@ _FILE_BYTES = 8192
 class GitCovers:
     """Of one running container."""
 
-    def __init__(self, record: Record, init_pid: int, directory: str) -> None:
+    def __init__(self, record: Record, container: Container, directory: str) -> None:
         """directory: the session's, for the copy and what belongs to it."""
         self._record = record
-        self._init_pid = init_pid
+        self._container = container
         self.directory = directory
         self.copy_dir = copy_dir(directory)
         self._covered: dict[str, tuple[Identity, int]] = {}
@@ -46,6 +46,10 @@ class GitCovers:
 
     def renew(self, layout: Layout, project: str) -> None:
         """Cover what is to be covered. Raises SessionError or OSError."""
+        self._attach(self.plan(layout, project))
+
+    def plan(self, layout: Layout, project: str) -> list[Cover]:
+        """What is to be covered, from here on looked after by `must_renew`. Raises OSError."""
         self._forget()
         wanted: list[Cover] = []
         if layout.git_dir:
@@ -68,11 +72,11 @@ class GitCovers:
             self._index = os.path.join(layout.git_dir, layout.place, "index")
         self._submodules.look(self._index)
         for cover in self._submodules.covers():
-            wanted += [replace(cover, target=target) for target in self.targets(cover.target)]
+            wanted += [cover._replace(target=target) for target in self.targets(cover.target)]
         git = os.path.join(project, ".git")
         if not wanted or git not in (layout.git_dir, layout.file):
             self._keep(git)
-        self._attach(wanted)
+        return wanted
 
     def _over(self, source: str, path: str) -> list[Cover]:
         """Covers of one path of the host's, at each place where the cage has it."""
@@ -128,23 +132,32 @@ class GitCovers:
     def _attach(self, wanted: list[Cover]) -> None:
         if not wanted:
             return
-        sources = {cover.source: identity(cover.source) for cover in wanted}
         try:
-            seen = covers.attach(self._init_pid, wanted)
+            seen = covers.attach(self._container.init_pid, wanted)
         except OSError as error:
             self._forget()
             raise SessionError(
                 f"The cage's private copy of the git directory cannot be mounted: {error}.",
                 f"cagewrap stop {self._record.name}, then send the message again",
             ) from error
-        for cover, found in zip(wanted, seen, strict=True):
-            if found != sources[cover.source] and found in ((0, 0), cover.over):
-                self._forget()
-                raise SessionError(
-                    f"{cover.target} in the cage is not covered by its private copy: something "
-                    "was moved, inside or on the host.",
-                    f"cagewrap stop {self._record.name}, then send the message again",
-                )
+        if bare := self.find_bare(wanted, seen):
+            self._forget()
+            raise SessionError(
+                f"{bare} in the cage is not covered by its private copy: something was moved, "
+                "inside or on the host.",
+                f"cagewrap stop {self._record.name}, then send the message again",
+            )
+
+    def find_bare(self, wanted: Sequence[Cover], seen: Sequence[Identity]) -> str:
+        """Where something is seen that was to be covered; "" when all is."""
+        return next(
+            (
+                cover.target
+                for cover, found in zip(wanted, seen, strict=True)
+                if found in ((0, 0), cover.over) and found != identity(cover.source)
+            ),
+            "",
+        )
 
     def targets(self, path: str) -> list[str]:
         """Where in the cage a path of the host's is to be seen; nowhere if it is not mounted."""

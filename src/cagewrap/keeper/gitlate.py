@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 
 from cagewrap.gitlayout import Layout
 from cagewrap.holding import repositories, tree
@@ -26,7 +25,7 @@ def is_led_astray(project: str, layout: Layout) -> bool:
 
 def put_aside(project: str) -> str:
     """Give `.git` another name; a sentence on it. Raises OSError."""
-    aside = f".git.agent-{secrets.token_hex(4)}"
+    aside = f".git.agent-{os.urandom(4).hex()}"
     root = tree.open_project(project)
     try:
         os.rename(".git", aside, src_dir_fd=root, dst_dir_fd=root)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 
 
 class GitLink:
@@ -34,7 +33,7 @@ class GitLink:
             )
         if self._read() == self._text:
             return
-        aside = f"{self._path}.agent-{secrets.token_hex(4)}"
+        aside = f"{self._path}.agent-{os.urandom(4).hex()}"
         with contextlib.suppress(OSError):
             if os.path.lexists(self._path):
                 os.rename(self._path, aside)

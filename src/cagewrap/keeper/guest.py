@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from cagewrap.keeper import namespaces
 
 
-def set_home(init_pid: int, uid: int, gid: int, name: str, home: str) -> None:
-    """Make the container's /etc/passwd agree with HOME. Raises OSError.
+class Owner(NamedTuple):
+    """Who the owner is inside."""
+
+    uid: int
+    gid: int
+    name: str
+    home: str
+
+
+def set_home(owner: Owner) -> None:
+    """Make /etc/passwd agree with HOME; for a process inside. Raises OSError.
 
     podman can only add an entry, and uid 0 is in every image with another home. A container
     without /etc/passwd gets one. Written in place of the old file, as `useradd` does.
     """
-
-    def work() -> bytes:
-        try:
-            before = namespaces.read_regular("/etc/passwd").decode(errors="surrogateescape")
-        except FileNotFoundError:
-            before = ""
-        after = passwd_with_home(before, uid, gid, name, home)
-        if after == before:
-            return b""
-        os.makedirs("/etc", exist_ok=True)
-        with open("/etc/passwd.cagewrap", "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(after)
-        os.chmod("/etc/passwd.cagewrap", 0o644)
-        os.replace("/etc/passwd.cagewrap", "/etc/passwd")
-        return b""
-
-    namespaces.run_inside(init_pid, ("mnt",), work)
+    try:
+        before = namespaces.read_regular("/etc/passwd").decode(errors="surrogateescape")
+    except FileNotFoundError:
+        before = ""
+    after = passwd_with_home(before, *owner)
+    if after == before:
+        return
+    os.makedirs("/etc", exist_ok=True)
+    with open("/etc/passwd.cagewrap", "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(after)
+    os.chmod("/etc/passwd.cagewrap", 0o644)
+    os.replace("/etc/passwd.cagewrap", "/etc/passwd")
 
 
 def passwd_with_home(text: str, uid: int, gid: int, name: str, home: str) -> str:

@@ -7,6 +7,7 @@ import pwd
 from collections.abc import Mapping
 
 from cagewrap.environment import agent_environment, read_localtime_link
+from cagewrap.keeper.guest import Owner
 from cagewrap.keeper.request import Request
 from cagewrap.model import EnvPolicy, Identity
 from cagewrap.sessions import Record
@@ -36,6 +37,13 @@ def environment(
         cwd=_working_directory(request.env.get(b"PWD", b""), request.cwd, record),
         localtime=read_localtime_link(),
     )
+
+
+def owner_inside(record: Record) -> Owner:
+    """Who the owner is in a container of that session."""
+    if record.identity == Identity.ROOT.value:
+        return Owner(0, 0, "root", record.home)
+    return Owner(os.getuid(), os.getgid(), user_name(), record.home)
 
 
 def user_name() -> str:

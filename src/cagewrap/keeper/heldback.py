@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cagewrap.errors import SessionError
 from cagewrap.holding import directory, hostgit, places, tree
@@ -24,7 +24,9 @@ from cagewrap.holding.walk import WALK_S, Findings, Walk, load
 from cagewrap.holding.watch import LINKS, Watch
 from cagewrap.keeper import namespaces
 from cagewrap.keeper.care import Care, Note
+from cagewrap.keeper.container import Container
 from cagewrap.keeper.coverings import Coverings
+from cagewrap.keeper.covers import Cover, Identity
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.request import Request
 from cagewrap.keeper.rootwatch import RootWatch
@@ -49,19 +51,24 @@ INSISTED, INSISTED_S = 8, 10.0
 
 
 class HeldBack(Care):
-    """Made when the container runs."""
+    """Of one cage."""
 
     def __init__(
-        self, loop: Loop, record: Record, paths: Paths, init_pid: int, log: Callable[[str], None]
+        self,
+        loop: Loop,
+        record: Record,
+        paths: Paths,
+        container: Container,
+        log: Callable[[str], None],
     ) -> None:
         """Looks at nothing yet."""
         self._loop, self._record, self._paths, self._log = loop, record, paths, log
-        self._init_pid = init_pid
+        self._container = container
         self._store = store = directory.store_dir(paths.cage_dir(record.name))
         self._place = Place(paths, record.project)
         self._root = tree.open_project(record.project)
         self._watch = Watch(record.project, self._place.dir, store)
-        self._coverings = Coverings(record, self._place, store, self._root, init_pid)
+        self._coverings = Coverings(record, self._place, store, self._root, container)
         self._root_watch = RootWatch(loop, self._root, self._look)
         self._git: hostgit.NamedByGit | None = None
         self._walk_pid = 0
@@ -74,6 +81,24 @@ class HeldBack(Care):
         self._held: list[str] = []
         self._times: dict[str, list[float]] = {}
         self._insisted_on = ""
+
+    def prepare(self) -> Sequence[Cover]:
+        """Make the private copies, unless an agent of another session works in the project."""
+        try:
+            with locked(self._place.dir):
+                self._ask_git()
+                return () if self._place.marks() else self._coverings.plan()
+        except (OSError, SessionError) as error:
+            self._log(f"held back: {error}")
+            return ()
+
+    def mounted(self, seen: Sequence[Identity]) -> None:
+        """What is bare is covered before the first message."""
+        try:
+            with locked(self._place.dir):
+                self._coverings.planned(seen)
+        except OSError as error:
+            self._log(f"held back: {error}")
 
     def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:
         """Everything is covered and compared before the agent starts."""
@@ -96,7 +121,7 @@ class HeldBack(Care):
         self._tell(note)
         if not self._has_looked:
             self._has_looked = True
-            self._try_walk()
+            self._loop.later(0, self._look_first)  # nothing of it is for this message
         ready()
 
     def astray(self) -> str:
@@ -224,6 +249,10 @@ class HeldBack(Care):
         self._walked(found, walk.since_ns)
         return found.is_whole
 
+    def _look_first(self) -> None:
+        if self._root >= 0 and not self._walk_pid:
+            self._try_walk()
+
     def _try_walk(self) -> None:
         try:
             self._begin_walk()
@@ -257,7 +286,7 @@ class HeldBack(Care):
             elif self._must_settle:  # it began while an agent was at work
                 self._try_walk()
 
-        pid = self._walk_pid = namespaces.spawn_inside(self._init_pid, (), result, look)
+        pid = self._walk_pid = namespaces.spawn_inside(self._container.init_pid, (), result, look)
         deadline = self._loop.later(_WALK_S, lambda: os.kill(pid, signal.SIGKILL))
         self._loop.on_end(pid, ended)
 

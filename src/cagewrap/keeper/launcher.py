@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cagewrap.errors import CagewrapError, KeeperError
 from cagewrap.keeper import cgroups, namespaces, spawn
@@ -41,8 +41,7 @@ class PassingError(KeeperError):
     """Nothing was started, and the next try may well succeed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(NamedTuple):
     """One process to start. `stdio` is empty for a terminal; `cgroup` is "" without cgroups."""
 
     argv: tuple[bytes, ...]
@@ -55,8 +54,7 @@ class Launch:
     cgroup: str
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
+class Inside(NamedTuple):
     """What is known of a running container.
 
     own_cgroup: it has a cgroup of its own and messages go below it; else messages go below the

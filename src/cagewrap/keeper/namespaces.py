@@ -29,6 +29,7 @@ _KEYCTL = {
 _INSIDE_S = 5.0
 """How long a helper may take inside a container, where an agent may have put a FIFO in its way."""
 _ANSWER_BYTES = 1 << 20
+_QUESTION_BYTES = 1 << 16
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -93,23 +94,58 @@ def run_in_child(work: Callable[[], bytes]) -> bytes:
 
     Raises OSError with the child's text when it failed.
     """
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            answer = b"+" + work()
-        except BaseException as error:  # noqa: BLE001 - nothing may escape into the parent's code
-            answer = b"-" + str(error).encode()
-        os.write(writer, answer)
-        os._exit(0)
-    os.close(writer)
-    answer = _read_answer(reader, time.monotonic() + _INSIDE_S)
+    return Waiting(lambda _: work()).ask(b"")
+
+
+class Waiting:
+    """A child process that waits for its question, and ends with its answer. Made beforehand, the
+    fork costs nothing when it matters. It ends with this process."""
+
+    def __init__(self, work: Callable[[bytes], bytes]) -> None:
+        """work: makes the answer, in the child, which may enter namespaces."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._reader, writer = os.pipe2(os.O_CLOEXEC)
+        self._pid = os.fork()
+        if self._pid == 0:
+            ours.close()
+            _answer(work, theirs, writer)
+        theirs.close()
+        os.close(writer)
+        self._questions = ours
+
+    def ask(self, question: bytes) -> bytes:
+        """The answer to the one question there is. Raises OSError with the child's text when it
+        failed, or took too long."""
+        with self._questions:
+            with contextlib.suppress(OSError):
+                self._questions.send(b"?" + question)
+            answer = _read_answer(self._reader, time.monotonic() + _INSIDE_S)
+        self._end()
+        if not answer.startswith(b"+"):
+            raise OSError(answer[1:].decode(errors="replace") or "the helper process died")
+        return answer[1:]
+
+    def close(self) -> None:
+        """There is nothing to ask."""
+        self._questions.close()
+        os.close(self._reader)
+        self._end()
+
+    def _end(self) -> None:
+        with contextlib.suppress(OSError):
+            os.kill(self._pid, signal.SIGKILL)
+        _wait(self._pid)
+
+
+def _answer(work: Callable[[bytes], bytes], questions: socket.socket, writer: int) -> None:
+    try:
+        question = questions.recv(_QUESTION_BYTES)
+        answer = b"+" + work(question[1:]) if question else b""
+    except BaseException as error:  # noqa: BLE001 - nothing may escape into the parent's code
+        answer = b"-" + str(error).encode()
     with contextlib.suppress(OSError):
-        os.kill(pid, signal.SIGKILL)
-    _wait(pid)
-    if not answer.startswith(b"+"):
-        raise OSError(answer[1:].decode(errors="replace") or "the helper process died")
-    return answer[1:]
+        os.write(writer, answer)
+    os._exit(0)
 
 
 def listen_inside(init_pid: int, port: int) -> socket.socket:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cagewrap import protocol
 from cagewrap.errors import AgentNotFoundError, KeeperError
@@ -21,8 +21,7 @@ _LIMITS = {
 _UNLIMITED = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """What a shim asks for.
 
     is_relayed: the shim stands between the agent and a terminal. terminal: None for streams.

@@ -6,27 +6,18 @@ import os
 from collections.abc import Callable, Sequence
 
 from cagewrap.errors import CagewrapError, InternalError, KeeperError, SessionError
-from cagewrap.keeper import cgroups, guest, handover, namespaces
-from cagewrap.keeper.brokered import Brokered
+from cagewrap.keeper import cgroups, handover, namespaces
 from cagewrap.keeper.care import Care
-from cagewrap.keeper.claudehome import ClaudeHome
 from cagewrap.keeper.container import Container
-from cagewrap.keeper.conversations import Conversations
-from cagewrap.keeper.gitcare import GitCare
-from cagewrap.keeper.heldback import HeldBack
 from cagewrap.keeper.launcher import Inside, Launcher, look_inside
-from cagewrap.keeper.login import Login
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.message import Message
-from cagewrap.keeper.pihome import PiHome
 from cagewrap.keeper.ports import Ports
-from cagewrap.keeper.request import Request
 from cagewrap.keeper.upkeep import Upkeep
-from cagewrap.model import Identity, LoginMode
+from cagewrap.model import Identity
 from cagewrap.paths import Paths
 from cagewrap.runtimes.oci import runtime
 from cagewrap.sessions import Record
-from cagewrap.transcripts import PI
 
 
 class Running:
@@ -38,6 +29,7 @@ class Running:
         record: Record,
         paths: Paths,
         container: Container,
+        cares: Sequence[Care],
         our_cgroup: str,
         is_alone: Callable[[], bool],
         log: Callable[[str], None],
@@ -56,37 +48,13 @@ class Running:
         state_dir = oci.state_dir(paths.podman_runtime_dir)
         self.bundle = oci.bundle(state_dir, container.container_id)
         inside = look_inside(pid, container.container_id, state_dir, ids)
-        guest.set_home(pid, *ids, "root" if is_root else handover.user_name(), record.home)
         self.init_fd = os.pidfd_open(pid)
         work_dir = os.path.join(paths.runtime_dir, record.name + ".d")
         self.launcher = Launcher(loop, oci, inside, work_dir, dict(os.environ), is_alone)
         self.message_parent = self._take_cgroup(inside) if inside.own_cgroup else our_cgroup
         self.upkeep = Upkeep(record, pid)
         self.ports = Ports(loop, record.name, pid)
-        self.login = Login(loop, record, paths, log)
-        self.cares: tuple[Care, ...] = (
-            self.login,
-            Brokered(loop, record, paths, pid, self.login, log),
-            *self._claude_cares(record, paths, log),
-            GitCare(loop, record, paths, pid, log),
-            HeldBack(loop, record, paths, pid, log),
-        )
-
-    def _claude_cares(
-        self, record: Record, paths: Paths, log: Callable[[str], None]
-    ) -> tuple[Care, ...]:
-        def is_brokered(request: Request) -> bool:
-            return self.login.plan(request).mode is LoginMode.BROKER
-
-        if not record.claude:
-            return ()
-        conversations = Conversations(record, paths, log)
-        return (
-            conversations,
-            Conversations(record, paths, log, PI),
-            ClaudeHome(record, paths, log, is_brokered, conversations.is_our_slug),
-            PiHome(record, paths, log),
-        )
+        self.cares = tuple(cares)
 
     def open_ports(self, note: Callable[[str], None]) -> None:
         """Open the ports of the record. One of the host's that is taken is told, and left out."""
@@ -157,8 +125,6 @@ class Running:
     def close(self) -> None:
         """The cage stops."""
         self.ports.close()
-        for care in self.cares:
-            care.close()
 
     def _message_cgroup(self) -> str:
         """A new cgroup for a message, "" without any.

@@ -21,6 +21,7 @@ from cagewrap.errors import (
     MountRefusedError,
 )
 from cagewrap.keeper import cgroups
+from cagewrap.keeper.arrival import Arrival
 from cagewrap.keeper.begin import Begun, log
 from cagewrap.keeper.care import POLL_S
 from cagewrap.keeper.door import Door
@@ -53,6 +54,7 @@ class Keeper:
         self.messages: set[Message] = set()
         self.lingering: list[str] = []
         self.running: Running | None = None
+        self._arrival = Arrival(begun, log)
         self._notes: list[str] = []
         self._early_commands: list[tuple[Message, Mapping[str, object]]] = []
         self._waiters: list[socket.socket] = []
@@ -67,27 +69,28 @@ class Keeper:
     def run(self) -> None:
         """Serve until the cage stops."""
         self.container.tell(self._container_runs, self._fail_all, self._note_to_all)
+        if not self.container.is_adopted:
+            self._arrival.prepare()  # while podman is at work
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self.loop.later(0, self._told_to_stop))
         self.loop.run()
 
     def _container_runs(self) -> None:
         try:
-            self.container.check_mounts()
+            self._arrival.enter()
         except (OSError, MountRefusedError) as error:
             self._mounts_differ(error)
             return
+        except CagewrapError as error:
+            self._fail_all(error)
+            return
         try:
             self._enter()
-        except (OSError, CagewrapError) as error:
-            self._fail_all(
-                error
-                if isinstance(error, CagewrapError)
-                else KeeperError(
-                    f"The container {self.record.name} runs, but it cannot be entered: {error}.",
-                    f"cagewrap recreate {self.record.name}",
-                )
-            )
+        except CagewrapError as error:
+            self._fail_all(error)
+            return
+        except OSError as error:
+            self._fail_all(self._arrival.failed(error))
             return
         for message in list(self.messages):
             self._launch(message)
@@ -119,6 +122,7 @@ class Keeper:
             self.record,
             self.paths,
             self.container,
+            self._arrival.cares,
             self._our_cgroup,
             self._is_alone,
             log,
@@ -396,6 +400,7 @@ class Keeper:
             cgroups.kill(path)
         if self.running is not None:
             self.running.close()
+        self._arrival.close()
         if self.record.rm:
             self.container.remove(self.paths.cage_dir(self.record.name), self._gone)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 # include/uapi/linux/capability.h, in bit order.
 CAPABILITIES = (
@@ -20,8 +20,7 @@ CAPABILITIES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(NamedTuple):
     """One POSIX resource limit, named as in the runtime-spec (`RLIMIT_NOFILE`)."""
 
     type: str
@@ -29,8 +28,7 @@ class Limit:
     hard: int
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """What starts: user, command, environment and where.
 
     bounding: the container's capability bounding set as a bit mask. Uid 0 gets all of it as
@@ -113,7 +111,7 @@ def split_at_gate(process: Process) -> tuple[Process, bytes]:
         cwd = b"/"
     lines.append(b"set -- " + b" ".join(_quoted(word) for word in process.argv))
     argv = tuple(word.encode() for word in GATE)
-    return replace(process, argv=argv, env=tuple(plain), cwd=cwd), b"\n".join(lines) + b"\n"
+    return process._replace(argv=argv, env=tuple(plain), cwd=cwd), b"\n".join(lines) + b"\n"
 
 
 def _quoted(word: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 WANTED_COUNT = 65536
 """Every id that Debian's packages and most images use lies below this."""
@@ -10,13 +10,12 @@ _FIRST = 100_000
 _FILES = ("/etc/subuid", "/etc/subgid")
 
 
-@dataclass(frozen=True, slots=True)
-class SubIds:
+class SubIds(NamedTuple):
     """One line of the file. `owner` is a name or a uid."""
 
     owner: str
     start: int
-    count: int
+    size: int
 
 
 def parse_subids(text: str) -> tuple[SubIds, ...]:
@@ -32,15 +31,15 @@ def parse_subids(text: str) -> tuple[SubIds, ...]:
 
 def count_of(ranges: tuple[SubIds, ...], *, name: str, uid: int) -> int:
     """How many ids a user has, by name or by uid."""
-    return sum(entry.count for entry in ranges if entry.owner in (name, str(uid)))
+    return sum(entry.size for entry in ranges if entry.owner in (name, str(uid)))
 
 
 def free_range(ranges: tuple[SubIds, ...]) -> str:
     """The first range `FIRST-LAST` of the wanted length that is nobody's, for usermod."""
     start = _FIRST
     for entry in sorted(ranges, key=lambda entry: entry.start):
-        if entry.start < start + WANTED_COUNT and entry.start + entry.count > start:
-            start = entry.start + entry.count
+        if entry.start < start + WANTED_COUNT and entry.start + entry.size > start:
+            start = entry.start + entry.size
     return f"{start}-{start + WANTED_COUNT - 1}"
 
 
