@@ -2,7 +2,7 @@
 
 Everything goes by the descriptor of a directory and a single name in it, and no symlink is ever
 followed: what an agent puts in the way (a symlink, a FIFO, another directory) makes a call fail,
-and never leads it elsewhere. Everything here raises OSError.
+and never leads it elsewhere. All but `real_path` raises OSError.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 _NAME_BYTES = 6
 """Random bytes in the name of a temporary file."""
+_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 TEMPORARY_PREFIX = ".cagewrap-"
 """How the names of temporary files begin; one is left over only by a keeper that was killed."""
 
@@ -29,25 +30,39 @@ def open_dir(root_fd: int, parts: Sequence[str], *, make: bool = False) -> int:
 
     make: make what is missing of it, for the owner alone (0700).
     """
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    current = os.open(".", flags, dir_fd=root_fd)
+    last = parts[-1] if parts else "."
+    above = reach_dir(root_fd, parts[:-1], make=make)
+    try:
+        if parts:
+            _check_name(last)
+            if make:
+                _make(above, last)
+        return os.open(last, os.O_RDONLY | _DIRECTORY, dir_fd=above)
+    finally:
+        os.close(above)
+
+
+def reach_dir(root_fd: int, parts: Sequence[str], *, make: bool = False) -> int:
+    """The same for a directory that is not to be listed: what may be gone through is enough, for
+    us as for the host's programs."""
+    current = os.open(".", os.O_PATH | _DIRECTORY, dir_fd=root_fd)
     try:
         for part in parts:
             _check_name(part)
-            try:
-                below = os.open(part, flags, dir_fd=current)
-            except FileNotFoundError:
-                if not make:
-                    raise
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(part, 0o700, dir_fd=current)
-                below = os.open(part, flags, dir_fd=current)
+            if make:
+                _make(current, part)
+            below = os.open(part, os.O_PATH | _DIRECTORY, dir_fd=current)
             os.close(current)
             current = below
     except BaseException:
         os.close(current)
         raise
     return current
+
+
+def _make(above: int, name: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=above)
 
 
 def open_regular(dir_fd: int, name: str) -> int:
@@ -107,6 +122,20 @@ def link_regular(file_fd: int, dir_fd: int, name: str) -> None:
 def stat_at(dir_fd: int, name: str) -> os.stat_result:
     """What `name` is, a symlink being itself."""
     return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+
+
+def real_path(path: str) -> str:
+    """Where a path leads, or would if all of it were there; "" if nobody can follow it."""
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except ValueError:  # a NUL
+        return ""
+    except OSError as error:
+        return "" if error.errno == errno.ELOOP else os.path.realpath(path)
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)
 
 
 def _check_name(name: str) -> None:

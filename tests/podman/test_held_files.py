@@ -272,8 +272,9 @@ REPOSITORY = """
     git config remote.origin.url https://example.org/x.git
     git config filter.evil.clean "touch {proof}; cat"
     git config alias.st "!touch {proof}"
-    printf '#!/bin/sh\\ntouch {proof}\\n' >.git/hooks/post-commit
-    chmod +x .git/hooks/post-commit
+    printf '#!/bin/sh\\ntouch {proof}\\n' >.git/hook
+    chmod +x .git/hook
+    mv .git/hook .git/hooks/post-commit
     echo x >file
     git add file
     git commit -qm made 2>/dev/null

@@ -105,7 +105,6 @@ def test_a_fresh_clone_is_harmless() -> None:
         '[alias]\n\tst = "!evil"\n',
         '[remote "origin"]\n\turl = ext::evil\n',
         '[remote "origin"]\n\tuploadpack = evil\n',
-        "[extensions]\n\tworktreeConfig = true\n",
         "[credential]\n\thelper = evil\n",
         "[gpg]\n\tprogram = evil\n",
         '[submodule "x"]\n\tupdate = !evil\n',
@@ -142,6 +141,20 @@ def test_what_the_owners_git_names(project: Path, tmp_path: Path) -> None:
     assert set(parents(found.files)) == {"team", "shared"}
     write(project / ".git/config", "[core]\n\thooksPath = /elsewhere\n")
     assert named_by_git(str(project), str(home), found).hooks == ""
+
+
+def test_programs_of_the_project_that_the_owners_git_runs(project: Path, tmp_path: Path) -> None:
+    write(project / "tools/strip")
+    write(project / "clean.py")
+    write(
+        project / ".git/config",
+        '[filter "n"]\n\tclean = tools/strip %f\n\tsmudge = cat\n\tprocess = git-lfs x\n'
+        "[core]\n\tfsmonitor = ./later\n"
+        "[diff \"n\"]\n\ttextconv = python3 'clean.py' --x=tools/strip\n"
+        "[alias]\n\tx = !tools/strip\n",
+    )
+    found = named_by_git(str(project), str(tmp_path / "home"), None)
+    assert set(found.files) == {"HEAD", "tools/strip", "later", "clean.py"}
 
 
 # --- private copies -------------------------------------------------------------------------------
@@ -275,9 +288,9 @@ def test_only_what_is_new_is_looked_at(project: Path, tmp_path: Path) -> None:
     write(project / "b/.git/config", "[core]\n\tfsmonitor = evil\n")
     write(project / "b/.git/HEAD", "ref: refs/heads/main\n")
     files = str(tmp_path / "files")
-    found = Walk(str(project), NEVER, str(tmp_path / "state"), files).run()
+    found = Walk(str(project), NEVER, [str(tmp_path / "state")], files).run()
     assert (found.old, found.new, found.tamed) == (["a/.mcp.json"], [], [])
-    found = Walk(str(project), 0, str(tmp_path / "state"), files).run()
+    found = Walk(str(project), 0, [str(tmp_path / "state")], files).run()
     assert (found.old, found.new) == ([], ["a/.mcp.json"])
     assert found.tamed == ["b/.git/config: core.fsmonitor"]
     assert (project / "b/.git/config").read_text() == ""
@@ -290,7 +303,7 @@ def test_the_walk_enters_no_symlink_and_no_depth(project: Path, tmp_path: Path) 
     for _ in range(300):
         deep = deep / "d"
         deep.mkdir()
-    found = Walk(str(project), 0, str(tmp_path / "state"), str(tmp_path / "files")).run()
+    found = Walk(str(project), 0, [str(tmp_path / "state")], str(tmp_path / "files")).run()
     assert (found.old, found.new, found.is_whole) == ([], [], True)
 
 
@@ -298,7 +311,7 @@ def test_a_symlink_to_cagewraps_files_is_taken_out(project: Path, tmp_path: Path
     write(tmp_path / "state/cages/x/home/evil/.git/config")
     (project / "docs").symlink_to(tmp_path / "state/cages/x/home/evil")
     (project / "fine").symlink_to("/usr")
-    Walk(str(project), 0, str(tmp_path / "state"), str(tmp_path / "files")).run()
+    Walk(str(project), 0, [str(tmp_path / "state")], str(tmp_path / "files")).run()
     assert not (project / "docs").is_symlink()
     assert (project / "fine").is_symlink()
 

@@ -37,11 +37,16 @@ def is_allowed(key: str, values: Sequence[str], remotes: Collection[str]) -> boo
         return False
     if subsection and (_CONTROL.search(subsection) or len(subsection) > _TEXT_BYTES):
         return False
-    if section == "remote" and not _REMOTE_NAME.fullmatch(subsection):
+    if section == "remote" and not is_remote_name(subsection):
         return False
     if any(_CONTROL.search(value) or len(value) > _TEXT_BYTES for value in values):
         return False
     return all(check(value, remotes) for value in values)
+
+
+def is_remote_name(name: str) -> bool:
+    """Whether this can only be the name of a remote; "" for all of them."""
+    return not name or _REMOTE_NAME.fullmatch(name) is not None
 
 
 def remotes_of(keys: Collection[str]) -> set[str]:

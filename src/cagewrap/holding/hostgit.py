@@ -6,6 +6,7 @@ Reads configuration of the host's alone, and runs nothing.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -14,13 +15,22 @@ from cagewrap.gitsync.configtext import CONFIG_BYTES, ConfigRefusedError, parse
 from cagewrap.project import is_git_dir, is_work_tree, read_small
 
 _INCLUDES = 20
+_PROGRAMS = 40
+_RUNS = re.compile(
+    r"filter\..*\.(?:clean|smudge|process)|diff\..*\.(?:textconv|command)|merge\..*\.driver"
+    r"|diff\.external|core\.(?:fsmonitor|sshcommand|gitproxy|askpass|pager|editor)|pager\..*"
+    r"|sequence\.editor|gpg\.(?:.*\.)?program|credential\.(?:.*\.)?helper",
+    re.DOTALL,
+)
+"""Keys with a program that git runs unasked, from the top of the work tree."""
 _BARE = ("config", "config.worktree", "commondir", "info/attributes")
 """What git obeys in a project that is a bare repository itself."""
 
 
 class NamedByGit(NamedTuple):
     """stamp: of the files it was read from. hooks: a directory in the project, or "".
-    files: included files in the project. Paths are relative to the project."""
+    files: included files in the project, and programs that the configuration names. Paths are
+    relative to the project."""
 
     stamp: tuple[int, ...]
     hooks: str = ""
@@ -29,10 +39,13 @@ class NamedByGit(NamedTuple):
 
 def named_by_git(project: str, home: str, before: NamedByGit | None) -> NamedByGit:
     """What git obeys now; `before` itself if its files have not changed."""
+    own = _repository_config(project)
     configs = [
+        "/etc/gitconfig",
         os.path.join(home, ".gitconfig"),
         os.path.join(home, ".config", "git", "config"),
-        _repository_config(project),
+        own,
+        own + ".worktree",
     ]
     stamp = tuple(number for path in configs for number in stamps.stamp(path))
     if before is not None and before.stamp == stamp:
@@ -43,6 +56,7 @@ def named_by_git(project: str, home: str, before: NamedByGit | None) -> NamedByG
     files: list[str] = [] if is_work_tree(project) else ["HEAD"]
     files += _BARE if is_bare else ()
     todo = configs
+    programs: list[str] = []
     while todo and len(files) < _INCLUDES + len(_BARE):
         path = todo.pop(0)
         for key, values in _read(path).items():
@@ -55,7 +69,23 @@ def named_by_git(project: str, home: str, before: NamedByGit | None) -> NamedByG
                     if inside:
                         files.append(inside)
                     todo.append(full)
-    return NamedByGit(stamp, hooks, tuple(dict.fromkeys(files)))
+            elif _RUNS.fullmatch(key):
+                programs += [one for value in values for one in _programs(project, value, home)]
+    return NamedByGit(stamp, hooks, tuple(dict.fromkeys([*files, *programs[:_PROGRAMS]])))
+
+
+def _programs(project: str, value: str, home: str) -> Iterator[str]:
+    """Files of the project among the words of a command."""
+    import shlex
+
+    try:
+        words = shlex.split(value.removeprefix("!"))
+    except ValueError:
+        words = value.split()
+    for word in words:
+        inside = _in_project(project, os.path.join(project, _expand(word, home)))
+        if inside and (os.path.isfile(os.path.join(project, inside)) or word.startswith("./")):
+            yield inside
 
 
 def parents(paths: tuple[str, ...]) -> Iterator[str]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from cagewrap import beneath
-from cagewrap.gitsync.configrules import is_allowed, remotes_of
-from cagewrap.gitsync.configtext import CONFIG_BYTES, ConfigRefusedError, parse, quote, split_key
+from cagewrap.gitsync.configrules import is_allowed, is_remote_name, remotes_of
+from cagewrap.gitsync.configtext import ConfigRefusedError, parse, quote, split_key
 from cagewrap.holding import tree
 
 _HARMLESS = {
@@ -22,22 +22,28 @@ _HARMLESS = {
     ("core", "symlinks"), ("core", "worktree"), ("core", "autocrlf"), ("core", "eol"),
     ("core", "safecrlf"), ("core", "sparsecheckout"), ("core", "sparsecheckoutcone"),
     ("extensions", "objectformat"), ("extensions", "refstorage"), ("extensions", "partialclone"),
-    ("extensions", "noop"), ("index", "sparse"), ("index", "version"),
-    ("remote", "promisor"), ("remote", "partialclonefilter"),
+    ("extensions", "noop"), ("extensions", "worktreeconfig"), ("index", "sparse"),
+    ("index", "version"), ("remote", "promisor"), ("remote", "partialclonefilter"),
     ("submodule", "active"), ("submodule", "url"), ("gc", "auto"), ("init", "defaultbranch"),
     ("lfs", "repositoryformatversion"),
 }  # fmt: skip
 """Section and name of keys that name no program, beside what a project's own repository may get."""
-_MODULES_DEPTH = 4
+CONFIG_BYTES = 1 << 17
+"""A longer one of a repository below the root is nobody's work, and long to understand."""
+_DEPTH = 64
+_LINE_BYTES = 4096
 
 Hold = Callable[[str], None]
 """Takes the path of a file from the project's root: keep it, and remove it from the project."""
 
 
-def harmless_config(text: str) -> tuple[str, list[str]]:
+def harmless_config(
+    text: str, may_be_work_tree: Callable[[str], bool] = lambda _path: False
+) -> tuple[str, list[str]]:
     """The text of a configuration without what can name a program, and the keys that went.
 
     It is written anew from what was understood: nothing that git reads in another way stays.
+    may_be_work_tree: whether git may write files there (`core.worktree`).
     """
     try:
         found = parse(text)
@@ -51,6 +57,10 @@ def harmless_config(text: str) -> tuple[str, list[str]]:
         section, subsection, name = split_key(key)
         is_plain = all(value.isprintable() and "::" not in value for value in values)
         is_known = (section, name) in _HARMLESS and is_plain and subsection.isprintable()
+        if section == "remote":  # git takes the name of one without an address for its address
+            is_known = is_known and is_remote_name(subsection)
+        if key == "core.worktree":
+            is_known = all(map(may_be_work_tree, values))
         if is_known or is_allowed(key, values, remotes):
             kept.setdefault(_header(section, subsection), []).extend(
                 (name, value) for value in values
@@ -72,27 +82,82 @@ def _header(section: str, subsection: str) -> str:
     return f'[{section} "{escaped}"]'
 
 
+def is_repository(names: Collection[str]) -> bool:
+    """Whether git may obey a directory with these names in it: a repository, the private part of
+    a work tree, or what such a part may say is common."""
+    return {"objects", "refs"} <= set(names) or ("HEAD" in names and "commondir" in names)
+
+
 def tame(root: int, path: str, since_ns: int, hold: Hold) -> list[str]:
-    """Make the git directory at a path harmless, as far as it changed since; what was done."""
+    """Make the git directory at a path harmless, as far as it changed since; what was done.
+
+    Raises OSError, after all else was done, where an agent prevents something.
+    """
+    fd = beneath.reach_dir(root, path.split("/"))
     done: list[str] = []
+    failures: list[OSError] = []
+
+    def look(one: Callable[[], list[str]]) -> None:
+        try:
+            done.extend(one())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            failures.append(error)
+
+    def is_place(value: str) -> bool:
+        return _is_place(root, path, value)
+
     try:
-        fd = beneath.open_dir(root, path.split("/"))
-    except OSError:
-        return []
-    try:
-        done += _tame_config(fd, path, "config", since_ns, hold)
-        if _is_new(fd, "commondir", since_ns):
-            hold(f"{path}/commondir")
-            done.append(f"{path}/commondir")
-        done += _tame_hooks(fd, path, since_ns, hold)
-        for below in _modules(fd):
-            done += tame(root, f"{path}/{below}", since_ns, hold)
+        for name in ("config", "config.worktree"):
+            look(lambda name=name: _tame_config(fd, path, name, since_ns, hold, is_place))  # type: ignore[misc]
+        look(lambda: _tame_common(fd, path, since_ns, hold))
+        look(lambda: _tame_hooks(fd, path, since_ns, hold))
     finally:
         os.close(fd)
+    if failures:
+        raise failures[0]
     return done
 
 
-def _tame_config(fd: int, path: str, name: str, since_ns: int, hold: Hold) -> list[str]:
+def tame_all(root: int, path: str, since_ns: int, hold: Hold) -> list[str]:
+    """The same with all that lies below it, such as the repositories of submodules."""
+    done: list[str] = []
+    todo = [(path, 0)]
+    while todo:
+        one, depth = todo.pop()
+        with contextlib.suppress(OSError):
+            fd = beneath.open_dir(root, one.split("/"))
+            with os.scandir(fd) as listed:
+                found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in listed}
+            os.close(fd)
+            if depth < _DEPTH:
+                todo += [(f"{one}/{name}", depth + 1) for name, is_dir in found.items() if is_dir]
+            if one == path or is_repository(found):
+                done += tame(root, one, since_ns, hold)
+    return done
+
+
+def _is_place(root: int, path: str, value: str) -> bool:
+    """Whether a work tree may lie there: where the repository lies itself, or below; an owner's
+    `git checkout` would write the agent's files elsewhere."""
+    above, is_inside, _ = f"{path}/".partition("/.git/")
+    place = above if is_inside else path.rpartition("/")[0]
+    named = os.path.normpath(os.path.join(path, value))
+    if not place or value.startswith("/") or not (named + "/").startswith(place + "/"):
+        return False
+    if not value.isprintable() or ".git" in named.split("/"):
+        return False
+    try:
+        os.close(beneath.reach_dir(root, named.split("/")))
+    except OSError:
+        return False
+    return True
+
+
+def _tame_config(
+    fd: int, path: str, name: str, since_ns: int, hold: Hold, is_place: Callable[[str], bool]
+) -> list[str]:
     if not _is_new(fd, name, since_ns):
         return []
     try:
@@ -100,7 +165,7 @@ def _tame_config(fd: int, path: str, name: str, since_ns: int, hold: Hold) -> li
     except OSError:  # a symlink, a FIFO
         hold(f"{path}/{name}")
         return [f"{path}/{name}"]
-    text, gone = harmless_config(content.decode("utf-8", "surrogateescape"))
+    text, gone = harmless_config(content.decode("utf-8", "surrogateescape"), is_place)
     if not gone:
         return []
     hold(f"{path}/{name}")
@@ -108,11 +173,20 @@ def _tame_config(fd: int, path: str, name: str, since_ns: int, hold: Hold) -> li
     return [f"{path}/{name}: {', '.join(gone[:5])}"]
 
 
-def _tame_hooks(fd: int, path: str, since_ns: int, hold: Hold) -> list[str]:
-    try:
-        found = beneath.stat_at(fd, "hooks")
-    except OSError:
+def _tame_common(fd: int, path: str, since_ns: int, hold: Hold) -> list[str]:
+    """A work tree's private part lies in `worktrees` of the repository that it belongs to."""
+    if not _is_new(fd, "commondir", since_ns):
         return []
+    if path.rpartition("/")[0].endswith("/worktrees"):
+        with contextlib.suppress(OSError):
+            if beneath.read_regular(fd, "commondir", _LINE_BYTES).rstrip(b"\r\n") == b"../..":
+                return []
+    hold(f"{path}/commondir")
+    return [f"{path}/commondir"]
+
+
+def _tame_hooks(fd: int, path: str, since_ns: int, hold: Hold) -> list[str]:
+    found = beneath.stat_at(fd, "hooks")
     if not stat.S_ISDIR(found.st_mode):
         hold(f"{path}/hooks")
         return [f"{path}/hooks"]
@@ -122,33 +196,11 @@ def _tame_hooks(fd: int, path: str, since_ns: int, hold: Hold) -> list[str]:
         for name in os.listdir(hooks):
             is_sample = name.endswith(".sample")
             if not is_sample and _is_new(hooks, name, since_ns):
-                with contextlib.suppress(OSError):
-                    hold(f"{path}/hooks/{name}")
-                    done.append(f"{path}/hooks/{name}")
+                hold(f"{path}/hooks/{name}")
+                done.append(f"{path}/hooks/{name}")
     finally:
         os.close(hooks)
     return done
-
-
-def _modules(fd: int) -> list[str]:
-    """The git directories of submodules, and of work trees, below one."""
-    found: list[str] = []
-    todo: list[tuple[tuple[str, ...], int]] = [(("modules",), 0)]
-    while todo:
-        parts, depth = todo.pop()
-        try:
-            directory = beneath.open_dir(fd, parts)
-        except OSError:
-            continue
-        try:
-            names = os.listdir(directory)
-        finally:
-            os.close(directory)
-        if "HEAD" in names:
-            found.append("/".join(parts))
-        elif depth < _MODULES_DEPTH:
-            todo += [((*parts, name), depth + 1) for name in names]
-    return found
 
 
 def _is_new(fd: int, name: str, since_ns: int) -> bool:

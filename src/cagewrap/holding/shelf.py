@@ -40,6 +40,7 @@ def hold(root: int, path: str, files: str, *, is_replaced: bool = False) -> None
     """
     os.makedirs(files, mode=0o700, exist_ok=True)
     target = os.path.join(files, key_of(path))
+    _clear(target + _LIVE)
     with tree.parent(root, path) as (above, name):
         try:
             if not (is_replaced and _link(above, name, target + _LIVE)):
@@ -54,10 +55,17 @@ def hold(root: int, path: str, files: str, *, is_replaced: bool = False) -> None
     _refresh(files, path)
 
 
+def _clear(target: str) -> None:
+    """Make room for what is taken out next: no directory is renamed over a file, nor over a full
+    one."""
+    with contextlib.suppress(OSError):
+        _remove(target)
+    if os.path.lexists(target):
+        os.rename(target, f"{target}{os.urandom(6).hex()}")
+
+
 def _link(above: int, name: str, target: str) -> bool:
     """Give a file a second name; False where the kernel does not allow that."""
-    with contextlib.suppress(FileNotFoundError):
-        _remove(target)
     try:
         os.link(name, target, src_dir_fd=above, follow_symlinks=False)
     except PermissionError:

@@ -265,7 +265,7 @@ def parent(root: int, path: str, *, make: int = 0) -> Iterator[tuple[int, str]]:
     parts = _parts(path)
     if make:
         make_directories(root, parts[:-1], make)
-    above = beneath.open_dir(root, parts[:-1])
+    above = beneath.reach_dir(root, parts[:-1])
     try:
         yield above, parts[-1]
     finally:

@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterable
 
 from cagewrap.holding import tree
+from cagewrap.holding.leases import is_open_for_writing
 from cagewrap.holding.names import DIRECTORIES, FILES, is_nested
 from cagewrap.holding.shelf import (
     HELD_BYTES,
@@ -62,6 +63,11 @@ class Watch:
         self.known: dict[str, Known] = {}
         self.extra: tuple[str, ...] = ()
         self.links: tuple[str, ...] = LINKS
+        self.denied: list[str] = []
+        """What `compare` had no right to take out, or to put back."""
+        self.written: list[str] = []
+        """What it found to be open for writing, with the owner's content: there is a new file of
+        that content now, which nobody has open."""
 
     @property
     def paths(self) -> Iterable[str]:
@@ -122,6 +128,7 @@ class Watch:
         """An agent works, or did: take out what is not the owner's, and say what that was."""
         self._read()
         taken: list[str] = []
+        self.denied, self.written = [], []
         is_changed = False
         for path in paths or self.paths:
             stamp = self._stamp(root, path)
@@ -132,18 +139,34 @@ class Watch:
                 known = self.known[path] = Known()
             # Its content, not its stamp: what is written to a file that is mapped into memory may
             # change no time of it.
-            if stamp is not None and tree.digest(root, path, HELD_BYTES) not in known.trusted:
+            if stamp is not None:
                 try:
-                    self._take(root, path, known)
+                    taken += self._look(root, path, known, stamp)
+                except PermissionError:
+                    self.denied.append(path)
+                    continue
                 except OSError:  # an agent is at it: it is looked at again
                     continue
-                taken.append(path)
                 stamp = self._stamp(root, path)
             is_changed |= known.stamp != stamp
             known.stamp = stamp
         if is_changed:
             self._write()
         return taken
+
+    def _look(self, root: int, path: str, known: Known, stamp: Stamp) -> list[str]:
+        """Take out what is not the owner's; what of it was taken."""
+        digest = tree.digest(root, path, HELD_BYTES)
+        if digest == tree.MISSING or digest not in known.trusted:
+            self._take(root, path, known)
+            return [path]
+        if is_open_for_writing(root, path, is_new=known.stamp != stamp):
+            found = tree.read_raw(root, path, HELD_BYTES)
+            if found is not None and found[0] in known.trusted and not found[0].startswith("l:"):
+                tree.put(root, path, found[1])
+                set_mode(root, path, stat.S_IMODE(stamp[0]))
+                self.written.append(path)
+        return []
 
     def _take(self, root: int, path: str, known: Known) -> None:
         """Keep a version, as a copy that no descriptor of an agent's leads to; put back the

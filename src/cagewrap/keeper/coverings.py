@@ -45,7 +45,7 @@ class Coverings:
         self._covered: dict[str, Identity] = {}
         self._kept: dict[str, int] = {}
         """Descriptors of what is covered, so that its number is not given to another."""
-        self._is_late: set[str] = set()
+        self.is_late: set[str] = set()
         """Those that were covered while an agent worked: it may have had one open."""
         self._linked: tuple[str, ...] = ()
         self._is_suspect = False
@@ -116,7 +116,7 @@ class Coverings:
     def hold_late(self, files: str) -> list[str]:
         """Take out what came into a directory that was covered late, not by way of the copy."""
         held: list[str] = []
-        for path in self._is_late:
+        for path in self.is_late:
             for name in self._find_late(path):
                 with contextlib.suppress(OSError):
                     hold(self._root, f"{path}/{name}", files)
@@ -139,7 +139,7 @@ class Coverings:
 
     def settle(self) -> None:
         """No agent has anything open any more."""
-        self._is_late.clear()
+        self.is_late.clear()
 
     def _names(self) -> list[str]:
         """Directories in the project that are or may be to be covered."""
@@ -152,7 +152,7 @@ class Coverings:
         for name in DIRECTORIES:
             found = tree.stat_below(self._root, name)
             if found is not None and stat.S_ISLNK(found.st_mode):
-                real = os.path.realpath(os.path.join(project, name))
+                real = beneath.real_path(os.path.join(project, name))
                 if real.startswith(project + "/"):
                     yield real[len(project) + 1 :]
 
@@ -180,7 +180,7 @@ class Coverings:
         copy.leave_out(self._mounted_in(path))
         is_agents = self._is_suspect and self._is_new(path) and not self._is_owners(path)
         if is_agents:
-            self._is_late.add(path)
+            self.is_late.add(path)
         if is_agents and copy.exists:
             return []
         if not is_agents or path in self._place.made():
@@ -224,7 +224,7 @@ class Coverings:
         return found is not None and found.st_ctime_ns >= self._place.since_ns()
 
     def _sync(self, path: str) -> None:
-        if path in self._is_late:
+        if path in self.is_late:
             return
         with contextlib.suppress(OSError), self._opened(path) as host:
             self._copies[path].sync(host)
@@ -264,7 +264,7 @@ class Coverings:
     def _keep(self, path: str) -> Identity:
         """Hold on to the directory that is covered next."""
         self._forget(path)
-        fd = beneath.open_dir(self._root, path.split("/"))
+        fd = beneath.reach_dir(self._root, path.split("/"))
         self._kept[path] = fd
         status = os.fstat(fd)
         return (status.st_dev, status.st_ino)

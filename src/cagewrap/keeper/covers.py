@@ -73,6 +73,14 @@ def mount_points(init_pid: int) -> list[str]:
         return [_OCTAL.sub(lambda found: chr(int(found[1], 8)), point) for point in fields]
 
 
+def upper_directories(init_pid: int) -> list[str]:
+    """Where the host keeps what is written in a container. Raises OSError."""
+    with open(f"/proc/{init_pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        options = [text for line in file for text in line.rstrip("\n").split(" ")[-1].split(",")]
+    found = [text.removeprefix("upperdir=") for text in options if text.startswith("upperdir=")]
+    return [os.path.dirname(_OCTAL.sub(lambda one: chr(int(one[1], 8)), path)) for path in found]
+
+
 def attach(init_pid: int, covers: Sequence[Cover]) -> list[Identity]:
     """Mount each where it is not yet, and say what is seen at each target then ((0, 0): nothing).
 

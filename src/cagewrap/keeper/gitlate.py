@@ -43,7 +43,7 @@ def make_harmless(project: str, since_ns: int, files: str) -> list[str]:
     with contextlib.suppress(OSError):
         root = tree.open_project(project)
         try:
-            done = repositories.tame(
+            done = repositories.tame_all(
                 root, ".git", since_ns - _SLACK_NS, lambda path: hold(root, path, files)
             )
         finally:

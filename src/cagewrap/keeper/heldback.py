@@ -1,16 +1,14 @@
 """Care: what the agent writes in the project and the host would run stays out of the host's reach.
 
 Directories are covered, in the cage, by private copies (`coverings`). Single files are compared
-twice a second and put back. The rest of the project is walked through by another process, at the
-first message and when nothing of an agent's runs any more, and from time to time in between.
+twice a second and put back. The rest of the project is walked through (`walks`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import signal
-import time
 from collections.abc import Callable, Sequence
 
 from cagewrap.errors import SessionError
@@ -20,34 +18,30 @@ from cagewrap.holding.names import DIRECTORIES
 from cagewrap.holding.places import Place
 from cagewrap.holding.provider import write_count
 from cagewrap.holding.shelf import refresh
-from cagewrap.holding.walk import WALK_S, Findings, Walk, load
+from cagewrap.holding.walk import Findings, Walk
 from cagewrap.holding.watch import LINKS, Watch
-from cagewrap.keeper import namespaces
+from cagewrap.keeper import powers
 from cagewrap.keeper.care import Care, Note
 from cagewrap.keeper.container import Container
 from cagewrap.keeper.coverings import Coverings
 from cagewrap.keeper.covers import Cover, Identity
+from cagewrap.keeper.guard import Guard
+from cagewrap.keeper.insistence import Insistence
 from cagewrap.keeper.loop import Loop
+from cagewrap.keeper.powers import Powers
 from cagewrap.keeper.request import Request
 from cagewrap.keeper.rootwatch import RootWatch
+from cagewrap.keeper.walks import Walks
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record
 
-_REST = 30.0
-"""A walk is followed by a pause of so many times what it took, and at least of…"""
-_REST_S = 1.0
-_CLOSE_S = 5.0
-"""How long a cage that stops may take to be looked after."""
-_WALK_S = 90.0
-"""A walk that takes longer is given up; it looks no further after `walk.WALK_S` by itself."""
-_SHORT_S = 0.005
-"""A walk that takes no longer is made without another process, also before a message's end is
-told."""
 _TOLD = 5
 """So many paths are named to a message; `cagewrap review` has all."""
 _CODEX = {b"codex", b"codex.js"}
-INSISTED, INSISTED_S = 8, 10.0
-"""An agent whose file is put back so often within so many seconds means to have it there."""
+_TOO_LARGE = (
+    "this project has more files than could be looked through: below its root, git and other "
+    "programs of this machine may run what the agent wrote"
+)
 
 
 class HeldBack(Care):
@@ -62,25 +56,27 @@ class HeldBack(Care):
         log: Callable[[str], None],
     ) -> None:
         """Looks at nothing yet."""
-        self._loop, self._record, self._paths, self._log = loop, record, paths, log
+        self._record, self._paths, self._log = record, paths, log
         self._container = container
         self._store = store = directory.store_dir(paths.cage_dir(record.name))
         self._place = Place(paths, record.project)
         self._root = tree.open_project(record.project)
+        self._powers = Powers()
         self._watch = Watch(record.project, self._place.dir, store)
         self._coverings = Coverings(record, self._place, store, self._root, container)
-        self._root_watch = RootWatch(loop, self._root, self._look)
+        self._insistence = Insistence()
+        self._root_watch = RootWatch(loop, self._root, self._look, self._insistence)
+        self._walks = Walks(loop, container, self._powers, self._walk, log)
+        self._walks.walked, self._walks.settled = self._walked, self._settle
+        self._walks.last = lambda: write_count(store)
+        self._guard = Guard(loop, container, self._walk, log)
+        self._guard.told = self._told
+        self._foreign: tuple[str, ...] = ()
         self._git: hostgit.NamedByGit | None = None
-        self._walk_pid = 0
-        self._walks_at = 0.0
-        self._walk_s = 1.0
         self._is_active = False
-        self._must_settle = False
-        self._messages = 0
-        self._has_looked = False
+        self._is_too_large = False
         self._held: list[str] = []
-        self._times: dict[str, list[float]] = {}
-        self._insisted_on = ""
+        self._noted: set[str] = set()
 
     def prepare(self) -> Sequence[Cover]:
         """Make the private copies, unless an agent of another session works in the project."""
@@ -105,8 +101,7 @@ class HeldBack(Care):
         programs = {os.path.basename(word) for word in request.argv[:2]}
         if programs & _CODEX:  # its sandbox fails when it cannot remove what it made
             self._coverings.asked.add(".codex")
-        self._messages += 1
-        self._must_settle = False
+        self._open_powers()
         self._root_watch.start()
         with locked(self._place.dir):
             self._ask_git()
@@ -117,21 +112,26 @@ class HeldBack(Care):
                 self._watch.snapshot(self._root)
             self._place.mark(self._record.name)
             self._is_active = True
-            self._hold(self._coverings.renew(is_suspect=is_suspect))
+            self._with_root(lambda: self._hold(self._coverings.renew(is_suspect=is_suspect)))
         self._tell(note)
-        if not self._has_looked:
-            self._has_looked = True
-            self._loop.later(0, self._look_first)  # nothing of it is for this message
+        self._walks.begin_message()
+        self._guard.start()
         ready()
+
+    def _open_powers(self) -> None:
+        """The container runs by now."""
+        if not self._foreign:
+            init_pid, paths = self._container.init_pid, self._paths
+            self._powers.open(init_pid)
+            self._foreign = powers.written_by_agents(init_pid, paths.state_dir, paths.home)
 
     def astray(self) -> str:
         """What is put back is there for a moment; one who insists makes many of these."""
-        if not self._insisted_on:
+        if not self._insistence.why:
             return ""
         return (
-            f"{self._insisted_on!r} was put back {INSISTED} times in {INSISTED_S:.0f} s, and comes "
-            "again: everything in the cage was ended, since this machine may run it; the next "
-            "message starts it anew"
+            f"{self._insistence.why}: everything in the cage was ended, since this machine may run "
+            "it; the next message starts it anew"
         )
 
     def mend(self) -> None:
@@ -141,32 +141,24 @@ class HeldBack(Care):
     def poll(self) -> None:
         """Put back what has changed, and look further from time to time."""
         self._look()
-        if self._walk_pid or time.monotonic() < self._walks_at:
-            return
-        if self._walk_s <= _SHORT_S:
-            self._walk_here()
-        else:
-            self._try_walk()
+        self._walks.poll(is_guarded=self._guard.is_whole)
 
     def after(self, request: Request, note: Note) -> None:  # noqa: ARG002
         """Put back what has changed, and say so."""
         self._look()
-        if self._walk_s <= _SHORT_S and not self._walk_pid:
-            self._walk_here()
+        self._walks.after()
         self._tell(note)
 
     def idle(self) -> None:
         """Nothing of an agent's runs: after one more walk, the project is the owner's again."""
-        self._must_settle = True
-        if not self._walk_pid:
-            self._try_walk()
+        self._walks.settle()
 
     def close(self) -> None:
         """The container is gone."""
         try:
             if self._is_active:
                 self._look()
-                if self._walk_here(_CLOSE_S):  # else the next start goes on from here
+                if self._walks.close():  # else the next start goes on from here
                     self._settle()
             with locked(self._place.dir):
                 self._place.clear(self._record.name)
@@ -174,10 +166,12 @@ class HeldBack(Care):
                 places.forget(self._paths, self._record.project, self._record.name)
         except OSError as error:
             self._log(f"held back: {error}")
+        self._walks.stop()
+        self._guard.stop()
         self._root_watch.stop()
         self._coverings.close()
+        self._powers.close()
         os.close(self._root)
-        self._root = -1
 
     # -- at the root of the project ----------------------------------------------------------------
 
@@ -187,14 +181,53 @@ class HeldBack(Care):
             with locked(self._place.dir):
                 self._compare()
                 if self._coverings.must_renew():
-                    self._hold(self._coverings.renew(is_suspect=True))
-                self._hold(self._coverings.hold_late(self._watch.files_dir))
+                    self._with_root(lambda: self._hold(self._coverings.renew(is_suspect=True)))
+                self._hold(self._hold_late())
                 refresh(self._watch.files_dir)
         except (OSError, SessionError) as error:
             self._log(f"held back: {error}")
 
     def _compare(self) -> None:
         self._hold(self._watch.compare(self._root))
+        self._hold(self._regain(self._watch.denied))
+        for path in self._watch.written:
+            self._insistence.put_back(path, is_near=True)
+
+    def _regain(self, denied: list[str]) -> list[str]:
+        """Put back what an agent has left us no right to: it gave a directory away, or closed
+        it."""
+        if not denied:
+            return []
+
+        def again() -> bytes:
+            powers.give_back(self._root)
+            return json.dumps(self._watch.compare(self._root, denied)).encode()
+
+        return list(json.loads(self._powers.run(again)))
+
+    def _hold_late(self) -> list[str]:
+        """An agent that has such a directory open may close it to us."""
+        if not self._coverings.is_late:
+            return []
+        files = self._watch.files_dir
+
+        def look() -> bytes:
+            return json.dumps(self._coverings.hold_late(files)).encode()
+
+        return list(json.loads(self._powers.run(look)))
+
+    def _with_root(self, work: Callable[[], None]) -> None:
+        """Do what needs the right to write in the root, which an agent may have taken away."""
+        try:
+            work()
+        except PermissionError:
+
+            def give_back() -> bytes:
+                powers.give_back(self._root)
+                return b""
+
+            self._powers.run(give_back)
+            work()
 
     def _ask_git(self) -> None:
         """Which files and which directory of the project the owner's git obeys."""
@@ -209,14 +242,10 @@ class HeldBack(Care):
         self._coverings.hooks = "" if is_covered else found.hooks
         self._root_watch.names = {os.fsencode(path.split("/")[0]) for path in self._watch.paths}
 
-    def _hold(self, paths: list[str]) -> None:
+    def _hold(self, paths: list[str], *, is_near: bool = True) -> None:
         self._held += paths
-        now = time.monotonic()
         for path in paths:
-            times = [at for at in self._times.get(path, ()) if at > now - INSISTED_S]
-            self._times[path] = [*times, now]
-            if len(times) + 1 >= INSISTED:
-                self._insisted_on = path
+            self._insistence.put_back(path, is_near=is_near)
             self._log(f"held back: {path!r}")
 
     def _tell(self, note: Note) -> None:
@@ -226,79 +255,38 @@ class HeldBack(Care):
         if len(self._held) > _TOLD:
             note(f"and {len(self._held) - _TOLD} more")
         self._held.clear()
+        for text in (self._is_too_large and _TOO_LARGE, self._guard.lacks):
+            if text and text not in self._noted:
+                self._noted.add(text)
+                note(text)
 
     # -- the rest of the project -------------------------------------------------------------------
 
-    def _walk(self, limit_s: float = WALK_S) -> Walk:
+    def _walk(self, limit_s: float) -> Walk:
+        known = {path for path, one in self._watch.known.items() if one.digest != tree.MISSING}
         return Walk(
             self._record.project,
             self._place.since_ns(),
-            self._paths.state_dir,
+            self._foreign,
             self._watch.files_dir,
-            limit_s,
+            known=known,
+            limit_s=limit_s,
         )
 
-    def _walk_here(self, limit_s: float = WALK_S) -> bool:
-        """Whether all was looked at."""
-        walk = self._walk(limit_s)
-        try:
-            found = walk.run()
-        except OSError as error:
-            self._log(f"held back: {error}")
-            return False
-        self._walked(found, walk.since_ns)
-        return found.is_whole
-
-    def _look_first(self) -> None:
-        if self._root >= 0 and not self._walk_pid:
-            self._try_walk()
-
-    def _try_walk(self) -> None:
-        try:
-            self._begin_walk()
-        except OSError as error:
-            self._log(f"held back: {error}")
-
-    def _begin_walk(self) -> None:
-        """In a process of its own."""
-        result = os.memfd_create("walk")
-        walk, is_last, messages = self._walk(), self._must_settle, self._messages
-
-        def look() -> None:
-            os.nice(10)
-            os.write(result, walk.run().dump())
-            if is_last:
-                write_count(self._store)
-
-        def ended(_status: int) -> None:
-            self._walk_pid = 0
-            deadline.cancel()
-            if self._root < 0:  # closed
-                os.close(result)
-                return
-            with open(result, "rb") as file:
-                file.seek(0)
-                data = file.read()
-            self._walked(load(data) if data else Findings(is_whole=False), walk.since_ns)
-            if self._must_settle and is_last and messages == self._messages:
-                self._must_settle = False
-                self._settle()
-            elif self._must_settle:  # it began while an agent was at work
-                self._try_walk()
-
-        pid = self._walk_pid = namespaces.spawn_inside(self._container.init_pid, (), result, look)
-        deadline = self._loop.later(_WALK_S, lambda: os.kill(pid, signal.SIGKILL))
-        self._loop.on_end(pid, ended)
+    def _told(self, found: Findings, since_ns: int) -> None:
+        """What the guard has found, a part of the project."""
+        found.is_whole = not self._is_too_large
+        self._walked(found, since_ns)
 
     def _walked(self, found: Findings, since_ns: int) -> None:
-        self._walk_s = found.seconds or self._walk_s
-        self._walks_at = time.monotonic() + max(found.seconds * _REST, _REST_S)
         with contextlib.suppress(OSError), locked(self._place.dir):
             self._watch.trust_old(self._root, found.old, since_ns)
             suspects = self._watch.suspects(found.new)
             if suspects:
-                self._hold(self._watch.compare(self._root, suspects))
-        self._hold(found.tamed)
+                self._hold(self._watch.compare(self._root, suspects), is_near=False)
+                self._hold(self._regain(self._watch.denied), is_near=False)
+        self._hold(found.tamed, is_near=False)
+        self._is_too_large = not found.is_whole
         if not found.is_whole:
             self._log("the project is too large to be looked through")
 
@@ -309,4 +297,5 @@ class HeldBack(Care):
             self._place.unmark(self._record.name)
             self._coverings.settle()
         self._root_watch.stop()
+        self._guard.stop()
         self._is_active = False

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
-import struct
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Collection
 
+from cagewrap.holding import inotify
+from cagewrap.keeper.insistence import Insistence
 from cagewrap.keeper.loop import Loop
 
-_MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED_TO, _CREATE = 0x2, 0x4, 0x8, 0x80, 0x100
-_ONLYDIR = 0x01000000
-_HEADER = struct.Struct("iIII")
-_BUFFER_BYTES = 65536
-_ISDIR = 0x40000000
-_DONE = _CLOSE_WRITE | _MOVED_TO | _ATTRIB | _ISDIR
+_MADE = inotify.CREATE | inotify.MOVED_TO
+_DONE = inotify.CLOSE_WRITE | inotify.MOVED_TO | inotify.ATTRIB | inotify.ISDIR
 """Something is there as its writer wants it."""
 _WRITING_S = 0.05
 """So long a file may be open for writing before it is looked at: git writes what it brings back
 in steps, and only the whole of it is known."""
+_MAKING_S = 1.0
+"""A file that was made is written for so long at most; later it was opened again."""
 _PAUSE_S = 0.01
 """After something happened, the next is looked at so much later: an agent may write for ever."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_MASK = inotify.MODIFY | inotify.ATTRIB | inotify.CLOSE_WRITE | inotify.MOVED_TO | inotify.CREATE
 
 
 class RootWatch:
@@ -33,8 +31,12 @@ class RootWatch:
     from time to time as well.
     """
 
-    def __init__(self, loop: Loop, root: int, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: Loop, root: int, changed: Callable[[], None], insistence: Insistence
+    ) -> None:
         """root: a descriptor of the directory."""
+        self._insistence = insistence
+        self._made: dict[bytes, float] = {}
         self.names: Collection[bytes] = ()
         self._loop, self._root, self._changed = loop, root, changed
         self._fd = -1
@@ -44,13 +46,13 @@ class RootWatch:
         """Begin, if it has not begun."""
         if self._fd >= 0:
             return
-        fd = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if fd < 0:
-            return
-        path = f"/proc/self/fd/{self._root}".encode()
-        mask = _MODIFY | _ATTRIB | _CLOSE_WRITE | _MOVED_TO | _CREATE | _ONLYDIR
-        if _libc.inotify_add_watch(fd, path, mask) < 0:
-            os.close(fd)
+        fd = -1
+        try:
+            fd = inotify.open_queue()
+            inotify.add(fd, self._root, _MASK)
+        except OSError:
+            if fd >= 0:
+                os.close(fd)
             return
         self._fd = fd
         self._loop.watch(fd, 1, self._told)
@@ -66,7 +68,9 @@ class RootWatch:
         fd = self._fd
         self._loop.unwatch(fd)
         try:
-            masks = [mask for name, mask in _events(_drain(fd)) if name in self.names]
+            found = [(one.name, one.mask) for one in inotify.read(fd) if one.name in self.names]
+            masks = [mask for _, mask in found]
+            self._count(found)
             if any(mask & _DONE for mask in masks):
                 self._changed()
             elif masks and not self._is_due:
@@ -74,6 +78,18 @@ class RootWatch:
                 self._loop.later(_WRITING_S, self._due)
         finally:
             self._loop.later(_PAUSE_S, lambda: self._go_on(fd))
+
+    def _count(self, found: list[tuple[bytes, int]]) -> None:
+        """An agent may bring the owner's version back before it is looked at."""
+        now = time.monotonic()
+        made = {name for name, mask in found if mask & _MADE and not mask & inotify.ISDIR}
+        self._made.update(dict.fromkeys(made, now))
+        if made:
+            self._insistence.made()
+        written = {name for name, mask in found if mask & inotify.CLOSE_WRITE}
+        self._insistence.written(
+            [name for name in written if self._made.get(name, 0.0) < now - _MAKING_S]
+        )
 
     def _due(self) -> None:
         self._is_due = False
@@ -83,24 +99,3 @@ class RootWatch:
     def _go_on(self, fd: int) -> None:
         if self._fd == fd:
             self._loop.watch(fd, 1, self._told)
-
-
-def _drain(fd: int) -> bytes:
-    data = b""
-    with contextlib.suppress(BlockingIOError):
-        while len(data) < 16 * _BUFFER_BYTES:
-            chunk = os.read(fd, _BUFFER_BYTES)
-            if not chunk:
-                break
-            data += chunk
-    return data
-
-
-def _events(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """The names and masks in a buffer of events."""
-    at = 0
-    while at + _HEADER.size <= len(data):
-        _, mask, _, length = _HEADER.unpack_from(data, at)
-        begin = at + _HEADER.size
-        yield data[begin : begin + length].rstrip(b"\0"), mask
-        at = begin + length
