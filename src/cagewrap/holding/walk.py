@@ -39,7 +39,7 @@ class Findings:
     than was looked at. denied: how often an agent left us no right to look, or to take something
     out. is_whole: whether all was looked at."""
 
-    def __init__(  # noqa: PLR0913 - as it is written down
+    def __init__(
         self,
         new: list[str] | None = None,
         old: list[str] | None = None,

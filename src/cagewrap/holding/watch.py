@@ -163,8 +163,9 @@ class Watch:
         if is_open_for_writing(root, path, is_new=known.stamp != stamp):
             found = tree.read_raw(root, path, HELD_BYTES)
             if found is not None and found[0] in known.trusted and not found[0].startswith("l:"):
-                tree.put(root, path, found[1])
-                set_mode(root, path, stat.S_IMODE(stamp[0]))
+                tree.put(root, path, found[1], is_program=found[0].startswith("x:"))
+                if found[0] == known.digest:
+                    set_mode(root, path, known.mode)
                 self.written.append(path)
         return []
 

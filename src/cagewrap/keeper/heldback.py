@@ -195,38 +195,38 @@ class HeldBack(Care):
 
     def _regain(self, denied: list[str]) -> list[str]:
         """Put back what an agent has left us no right to: it gave a directory away, or closed
-        it."""
+        it. What cannot be put back even so is there to stay: the agent insists."""
         if not denied:
             return []
 
         def again() -> bytes:
             powers.give_back(self._root)
-            return json.dumps(self._watch.compare(self._root, denied)).encode()
+            taken = self._watch.compare(self._root, denied)
+            return json.dumps([taken, self._watch.denied]).encode()
 
-        return list(json.loads(self._powers.run(again)))
+        try:
+            taken, left = json.loads(self._powers.run(again))
+        except OSError as error:
+            self._log(f"held back: {error}")
+            taken, left = [], denied
+        for path in left:
+            self._insistence.put_back(path, is_near=True)
+        return list(taken)
 
     def _hold_late(self) -> list[str]:
         """An agent that has such a directory open may close it to us."""
         if not self._coverings.is_late:
             return []
         files = self._watch.files_dir
-
-        def look() -> bytes:
-            return json.dumps(self._coverings.hold_late(files)).encode()
-
-        return list(json.loads(self._powers.run(look)))
+        held = self._powers.run(lambda: json.dumps(self._coverings.hold_late(files)).encode())
+        return list(json.loads(held))
 
     def _with_root(self, work: Callable[[], None]) -> None:
         """Do what needs the right to write in the root, which an agent may have taken away."""
         try:
             work()
         except PermissionError:
-
-            def give_back() -> bytes:
-                powers.give_back(self._root)
-                return b""
-
-            self._powers.run(give_back)
+            self._powers.run(lambda: powers.give_back(self._root))
             work()
 
     def _ask_git(self) -> None:
@@ -245,7 +245,7 @@ class HeldBack(Care):
     def _hold(self, paths: list[str], *, is_near: bool = True) -> None:
         self._held += paths
         for path in paths:
-            self._insistence.put_back(path, is_near=is_near)
+            self._insistence.put_back(path.partition(": ")[0], is_near=is_near)
             self._log(f"held back: {path!r}")
 
     def _tell(self, note: Note) -> None:

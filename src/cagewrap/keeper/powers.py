@@ -44,14 +44,15 @@ class Powers:
             os.close(self._user)
 
 
-def give_back(directory: int) -> None:
-    """Make a directory that an agent gave away, or closed, its owner's again. To be called with
-    powers."""
+def give_back(directory: int) -> bytes:
+    """Make a directory that an agent gave away, or closed, its owner's again. To be run with
+    powers; b""."""
     found = os.stat(directory)
     with contextlib.suppress(OSError):
         if found.st_uid:
             os.chown(".", 0, -1, dir_fd=directory)
         os.chmod(".", stat.S_IMODE(found.st_mode) | 0o700, dir_fd=directory)
+    return b""
 
 
 def written_by_agents(init_pid: int, state_dir: str, home: str) -> tuple[str, ...]:
