@@ -21,6 +21,8 @@ import pytest
 
 from .cages import (
     PROGRAMS,
+    RUNTIME_DIR,
+    RUNTIMES,
     Cage,
     is_alive,
     keepers,
@@ -460,3 +462,17 @@ def test_keepers_killed_one_after_the_other_lose_no_message(cage: Cage) -> None:
         cage.text("sh", "-c", "sleep 1000 >/dev/null 2>&1 &")
         kill(cage.keeper())
         assert cage.text("echo", "next") == "next\n"
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_what_a_killed_podman_had_the_runtime_make_is_forgotten(
+    make_cage: Callable[..., Cage], runtime: str, tmp_path: Path
+) -> None:
+    """podman was killed between the runtime's `create` and writing that down."""
+    cage = make_cage("--runtime", runtime)
+    cage.text("sh", "-c", "echo kept >/kept")
+    state = RUNTIME_DIR / runtime / cage.state()["container_id"]
+    shutil.copytree(state, tmp_path / "state", ignore=shutil.ignore_patterns("exec.fifo"))
+    cage.stop()
+    shutil.copytree(tmp_path / "state", state, dirs_exist_ok=True)
+    assert cage.text("cat", "/kept") == "kept\n"

@@ -53,6 +53,7 @@ class Container:
         self._has_reported = False
         self._has_mended = False
         self._has_retried = False
+        self._has_forgotten = False
         self._podman_pid = 0
         self._has_timed_out = False
         self.is_adopted = False
@@ -167,8 +168,20 @@ class Container:
             self._has_retried = True
             wait_s = _TIDY_S if self._end_begun() else 0
             self.loop.later(wait_s, self._start)
+        elif podman.says_begun(err) and not self._has_forgotten:
+            self._has_forgotten = True
+            self._forget_begun()
         else:
             self._fail(start, code, err)
+
+    def _forget_begun(self) -> None:
+        """Let the runtime forget what a podman that was killed had it make, then start."""
+        from cagewrap.runtimes import oci
+
+        self._end_strays()
+        state_dir = oci.runtime(self.record.runtime).state_dir(self.env["XDG_RUNTIME_DIR"])
+        forget = podman.forget_args(self.record.runtime, state_dir, self.container_id)
+        self._spawn(forget, lambda *_: self._start())
 
     def _mend(self, err: str, again: Callable[[], None]) -> bool:
         """Let podman forget its pause process, once, when it says that this and all it ran is

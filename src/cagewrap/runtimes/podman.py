@@ -69,6 +69,19 @@ def migrate_args() -> tuple[str, ...]:
     return ("podman", "system", "migrate")
 
 
+def forget_args(runtime: str, state_dir: str, container_id: str) -> tuple[str, ...]:
+    """Let a runtime forget a container that it has made and podman knows nothing of, since it was
+    killed in between: `podman start` fails for ever then."""
+    remove = (runtime, "--root", state_dir, "delete", "--force", container_id)
+    return ("podman", "unshare", *remove)
+
+
+def says_begun(stderr: str) -> bool:
+    """Whether the runtime said that it has such a container already (crun, runc)."""
+    text = stderr.lower()
+    return "container" in text and "already exists" in text
+
+
 def says_missing(stderr: str) -> bool:
     """Whether podman said that there is no such container."""
     text = stderr.lower()
