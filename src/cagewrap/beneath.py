@@ -13,6 +13,8 @@ import os
 import stat
 from collections.abc import Sequence
 
+_STEP_BYTES = 1 << 24
+_CANNOT_SHARE = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 _NAME_BYTES = 6
 """Random bytes in the name of a temporary file."""
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -90,13 +92,21 @@ def read_regular(dir_fd: int, name: str, limit: int) -> bytes:
     raise OSError(errno.EFBIG, f"{name} is larger than {limit} bytes")
 
 
-def write_regular(dir_fd: int, name: str, data: bytes, mode: int = 0o600) -> None:
+def temporary_name(mark: str = "") -> str:
+    """A name for a temporary file. mark: tells who makes it, so that it can be found (in hex)."""
+    return TEMPORARY_PREFIX + mark + os.urandom(_NAME_BYTES).hex()
+
+
+def write_regular(
+    dir_fd: int, name: str, data: bytes, mode: int = 0o600, *, mark: str = ""
+) -> None:
     """Make `name` a new regular file with this content, at once or not at all.
 
-    It takes the place of whatever is there, unless that is a directory.
+    It takes the place of whatever is there, unless that is a directory. mark: of its temporary
+    name.
     """
     _check_name(name)
-    temporary = TEMPORARY_PREFIX + os.urandom(_NAME_BYTES).hex()
+    temporary = temporary_name(mark)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(temporary, flags, 0o600, dir_fd=dir_fd)
     try:
@@ -110,6 +120,34 @@ def write_regular(dir_fd: int, name: str, data: bytes, mode: int = 0o600) -> Non
         with contextlib.suppress(OSError):
             os.unlink(temporary, dir_fd=dir_fd)
         raise
+
+
+def copy_content(source: int, target: int, limit: int) -> None:
+    """Copy what is left of a file, and at most `limit` bytes of it, between descriptors.
+
+    The kernel shares blocks where it can; between file systems of two kinds (EXDEV since Linux
+    5.19), and where a file system cannot, it copies.
+    """
+    copy = _copy_range
+    while limit > 0:
+        try:
+            count = copy(source, target, min(limit, _STEP_BYTES))
+        except OSError as error:
+            if copy is _send or error.errno not in _CANNOT_SHARE:
+                raise
+            copy = _send
+            continue
+        if not count:
+            return
+        limit -= count
+
+
+def _copy_range(source: int, target: int, count: int) -> int:
+    return os.copy_file_range(source, target, count)
+
+
+def _send(source: int, target: int, count: int) -> int:
+    return os.sendfile(target, source, None, count)
 
 
 def link_regular(file_fd: int, dir_fd: int, name: str) -> None:

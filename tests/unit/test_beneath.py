@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -224,3 +225,18 @@ def write_below_existing(root: int) -> None:
         beneath.write_regular(fd, "secret", b"planted")
     finally:
         os.close(fd)
+
+
+@pytest.mark.parametrize("size", [0, 5, (1 << 24) + 5])
+def test_content_is_copied_between_file_systems(tmp_path: Path, size: int) -> None:
+    """/dev/shm is in memory: of another kind than most disks, and the kernel says EXDEV."""
+    data = os.urandom(size)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        source, target = Path(memory, "source"), tmp_path / "target"
+        source.write_bytes(data)
+        with source.open("rb") as read, target.open("wb") as write:
+            beneath.copy_content(read.fileno(), write.fileno(), 1 << 40)
+        assert target.read_bytes() == data
+        with source.open("rb") as read, target.open("wb") as write:
+            beneath.copy_content(read.fileno(), write.fileno(), 3)
+        assert target.read_bytes() == data[:3]

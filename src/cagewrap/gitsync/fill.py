@@ -18,7 +18,7 @@ host's copy what lies there into the work tree, wherever a symlink leads."""
 _IN_MODULE = r"(?:modules/.+/)?"
 _NOT_COPIED = re.compile(_IN_MODULE + "(?:objects|refs|logs/refs/remotes|" + "|".join(STORES) + ")")
 _MOUNTED = re.compile(_IN_MODULE + f"(?:{BORROWED}|{LENT}|annex/objects)")
-_CHUNK = 1 << 22
+_FILE_BYTES = 1 << 40
 _DEEP = ".cagewrap-deep-"
 """What lies deeper than anything of git's is removed from the top, a part at a time."""
 _PARTS_LIMIT = 5000
@@ -89,8 +89,7 @@ def copy_file(source_fd: int, target_fd: int, name: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         target = os.open(temporary, flags, mode, dir_fd=target_fd)
         try:
-            while os.copy_file_range(source, target, _CHUNK):
-                pass
+            beneath.copy_content(source, target, _FILE_BYTES)
             os.fchmod(target, mode)
             os.rename(temporary, name, src_dir_fd=target_fd, dst_dir_fd=target_fd)
         except BaseException:
