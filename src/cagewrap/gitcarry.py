@@ -14,7 +14,8 @@ from cagewrap import proc
 from cagewrap.errors import PodmanMissingError
 from cagewrap.gitlayout import find_layout, git_store, pair_of
 from cagewrap.gitsync.heldback import write_count
-from cagewrap.gitsync.pair import Pair, ReplacedError
+from cagewrap.gitsync.killed import clear_away
+from cagewrap.gitsync.pair import Pair, ReplacedError, opened
 from cagewrap.gitsync.sync import Outcome, carry, start_anew
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record
@@ -45,6 +46,12 @@ def carry_once(pair: Pair, *, may_refill: bool) -> Outcome:
     return outcome
 
 
+def clear_after(pair: Pair) -> None:
+    """Clear away what a run that was killed has left, where no other one follows."""
+    with contextlib.suppress(OSError), _alone(pair):
+        pass
+
+
 def carry_last(paths: Paths, record: Record) -> None:
     """What a killed keeper has not carried, before a session's directory is deleted."""
     store = git_store(paths, record.name)
@@ -56,8 +63,9 @@ def carry_last(paths: Paths, record: Record) -> None:
 
 @contextmanager
 def _alone(pair: Pair) -> Iterator[None]:
-    """One run at a time: that of a keeper that has left may be at work on a large pack. Raises
-    OSError when it still is after a while."""
+    """One run at a time: that of a keeper that has left may be at work on a large pack. What one
+    that was killed has left is cleared away. Raises OSError when one still is at work after a
+    while."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     fd = os.open(pair.base_file + ".lock", flags, 0o600)
     try:
@@ -70,9 +78,20 @@ def _alone(pair: Pair) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
+        if os.fstat(fd).st_size:
+            _clear_away(pair)
+        with contextlib.suppress(OSError):  # no space is left: there is no harm in going on
+            os.pwrite(fd, b"at work", 0)
         yield
+        os.ftruncate(fd, 0)
     finally:
         os.close(fd)
+
+
+def _clear_away(pair: Pair) -> None:
+    for path in (pair.host, pair.copy):
+        with contextlib.suppress(OSError), opened(path, pair.mark) as side:
+            clear_away(side)
 
 
 def index_pack(path: str, is_sha256: bool) -> bool:  # noqa: FBT001

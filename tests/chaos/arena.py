@@ -74,9 +74,9 @@ class Arena:
             "XDG_STATE_HOME": str(self.root / "state"),
         }
 
-    def start(self, session: str, script: str, mark: str = "-") -> Message:
-        """Start a shell script in a session; `$1` in it is the mark."""
-        argv = [CAGEWRAP, "--session", session, "--", "sh", "-c", script, "sh", mark]
+    def start(self, session: str, script: str, mark: str = "-", *words: str) -> Message:
+        """Start a shell script in a session; `$1` in it is the mark, then come the words."""
+        argv = [CAGEWRAP, "--session", session, "--", "sh", "-c", script, "sh", mark, *words]
         with self.errors.open("ab") as errors:
             shim = subprocess.Popen(
                 argv, cwd=self.project, env=self.env, bufsize=0,

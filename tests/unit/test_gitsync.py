@@ -147,6 +147,18 @@ def test_commits_of_both_keep_the_hosts_and_save_the_agents(twin: Twin) -> None:
     twin.host("fsck", "--strict")
 
 
+def test_an_older_value_of_the_hosts_in_the_cage_is_no_work_of_the_agents(twin: Twin) -> None:
+    """A run that was killed had carried it to the cage, and not written that down."""
+    twin.commit("host", "b")
+    twin.carry()
+    twin.commit("host", "c")
+    twin.cage("update-ref", "refs/heads/main", "HEAD~1")
+    notes = twin.carry()
+    assert notes == ["refs/heads/main was changed by you and by the agent: yours stays"]
+    assert twin.host("for-each-ref", "refs/cagewrap") == ""
+    assert twin.cage("log", "--format=%s") == "c\nb\nfirst\n"
+
+
 def test_branches_tags_and_deletions(twin: Twin) -> None:
     twin.cage("branch", "x/y")
     twin.cage("tag", "-a", "v1", "-m", "v1")

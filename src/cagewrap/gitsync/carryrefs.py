@@ -47,7 +47,7 @@ def carry_refs(place: Place, context: Context) -> tuple[Refs, Refs] | None:
     _keep_what_is_hidden(changes.to_host, cage)
     _keep_what_is_hidden(changes.to_cage, host)
     keep_vanished(place, changes, cage, context, is_broken=_is_packed_lost(place))
-    _save_conflicts(changes, host, context)
+    _save_conflicts(place, changes, host, context)
     _refuse_collisions(changes, host, context)
     if changes.to_host:
         place.bring()
@@ -81,10 +81,13 @@ def _keep_what_is_hidden(changes: dict[str, str | None], refs: Refs) -> None:
             del changes[name]
 
 
-def _save_conflicts(changes: Changes[str], host: Refs, context: Context) -> None:
+def _save_conflicts(place: Place, changes: Changes[str], host: Refs, context: Context) -> None:
     """Keep what the cage had under another name, on both sides."""
     for name, (_, value) in changes.conflicts.items():
         if value is None or value.startswith("ref:"):
+            continue
+        if _has_been(place.host, name, value):
+            context.note(f"{name} was changed by you and by the agent: yours stays")
             continue
         saved = f"refs/cagewrap/{context.session}/{name.removeprefix('refs/')}"
         if host.values.get(saved, value) != value or in_the_way(saved, host.values):
@@ -96,6 +99,16 @@ def _save_conflicts(changes: Changes[str], host: Refs, context: Context) -> None
         context.note(
             f"{name} was changed by you and by the agent: yours stays, the agent's is {saved}"
         )
+
+
+def _has_been(host: Side, name: str, value: str) -> bool:
+    """Whether the host's ref has had a value: one that a run which was killed has carried to the
+    cage, or that the agent has gone back to. There is nothing of the agent's in it."""
+    try:
+        log = host.read(f"logs/{name}", LOG_BYTES) or b""
+    except OSError:
+        return False
+    return value.encode() in log
 
 
 def _refuse_collisions(changes: Changes[str], host: Refs, context: Context) -> None:

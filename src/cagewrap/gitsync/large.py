@@ -47,20 +47,20 @@ def bring_large(cage: Side, host: Side) -> int:
                 cage.parent(whole) as (source, name),
                 host.parent(whole, make=True) as (target, _),
             ):
-                _bring_one(source, target, name, host.file_mode)
+                _bring_one(source, target, name, host)
                 count += 1
     return count
 
 
-def _bring_one(source: int, target: int, name: str, mode: int) -> None:
+def _bring_one(source: int, target: int, name: str, host: Side) -> None:
     try:
         fd = beneath.open_regular(source, name)
     except OSError as error:
         raise UnsoundError from error
-    temporary = beneath.TEMPORARY_PREFIX + os.urandom(6).hex()
+    temporary = beneath.temporary_name(host.mark)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(fd, "rb", buffering=0) as file:
-        out = os.open(temporary, flags, mode, dir_fd=target)
+        out = os.open(temporary, flags, host.file_mode, dir_fd=target)
         try:
             with open(out, "wb") as copy:
                 digest = _copy(file, copy)

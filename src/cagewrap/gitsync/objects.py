@@ -100,7 +100,7 @@ def _bring_loose(objects: int, fan: str, host: Side, *, keep: bool) -> int:
             for name in names:
                 if name not in there:
                     try:
-                        _bring_one(source, target, fan, name)
+                        _bring_one(source, target, fan, name, host.mark)
                     except (UnsoundError, zlib.error):
                         continue
                     count += 1
@@ -112,13 +112,13 @@ def _bring_loose(objects: int, fan: str, host: Side, *, keep: bool) -> int:
     return count
 
 
-def _bring_one(source: int, target: int, fan: str, name: str) -> None:
+def _bring_one(source: int, target: int, fan: str, name: str, mark: str) -> None:
     """Copy an object while it is unpacked and hashed; it gets its name only if that is right."""
     try:
         fd = beneath.open_regular(source, name)
     except OSError as error:
         raise UnsoundError from error
-    temporary = f"tmp_obj_{os.urandom(6).hex()}"
+    temporary = f"tmp_obj_{mark}{os.urandom(6).hex()}"  # git removes old ones of such names
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with open(fd, "rb", buffering=0) as file:
@@ -194,7 +194,9 @@ def _bring_packs(
                 continue
             with host.parent("objects/pack/x", make=True) as (target, _):
                 if not _exists(target, name):
-                    if not _bring_pack(source, target, base, host_path, index_pack):
+                    temporary = f"tmp_pack_{host.mark}{os.urandom(6).hex()}"
+                    path = os.path.join(host_path, "objects", "pack", temporary)
+                    if not _bring_pack(source, target, base, path, index_pack):
                         continue
                     count += 1
             if not keep and f"{base}.keep" not in names:
@@ -212,26 +214,26 @@ def _forget_pack(source: int, base: str, names: set[str]) -> None:
                 os.unlink(f"{base}.{end}", dir_fd=source)
 
 
-def _bring_pack(source: int, target: int, base: str, host_path: str, index_pack: IndexPack) -> bool:
-    """Copy a pack, let the host's git check all that is in it and index it anew."""
+def _bring_pack(source: int, target: int, base: str, path: str, index_pack: IndexPack) -> bool:
+    """Copy a pack, let the host's git check all that is in it and index it anew.
+
+    path: of the copy until then, without an ending; in the directory `target`.
+    """
     try:
         fd = beneath.open_regular(source, f"{base}.pack")
     except OSError:
         return False
-    temporary = f"tmp_pack_{os.urandom(6).hex()}"
+    temporary = os.path.basename(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         if os.fstat(fd).st_size > PACK_BYTES or os.pread(fd, 8, 0) not in _PACK_BEGINS:
             return False
         out = os.open(f"{temporary}.pack", flags, 0o444, dir_fd=target)
         try:
-            left = PACK_BYTES
-            while left > 0 and (count := os.copy_file_range(fd, out, min(left, _CHUNK * 16))):
-                left -= count
+            beneath.copy_content(fd, out, PACK_BYTES)
         finally:
             os.close(out)
-        path = os.path.join(host_path, "objects", "pack", f"{temporary}.pack")
-        is_sound = index_pack(path, len(base) > 45)
+        is_sound = index_pack(f"{path}.pack", len(base) > 45)
         if is_sound:
             for end in ("pack", "rev", "idx"):
                 with contextlib.suppress(FileNotFoundError):

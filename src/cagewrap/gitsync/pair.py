@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -35,16 +36,21 @@ class Pair(NamedTuple):
     inside_ids: tuple[int, int] = (0, 0)
     seen_at: str = ""
 
+    @property
+    def mark(self) -> str:
+        """What is in the names of this session's temporary files (hex)."""
+        return hashlib.sha256(os.fsencode(self.base_file)).hexdigest()[:12]
+
 
 class ReplacedError(Exception):
     """The host's git directory is another one than the cage was started with."""
 
 
 @contextmanager
-def opened(path: str) -> Iterator[Side]:
+def opened(path: str, mark: str = "") -> Iterator[Side]:
     """A git directory of this path, which must not be a symlink. Raises OSError."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    side = Side(os.open(path, flags))
+    side = Side(os.open(path, flags), mark)
     try:
         yield side
     finally:

@@ -27,11 +27,16 @@ class BusyError(OSError):
 
 
 class Side:
-    """A git directory. Paths are relative to it, `/` between names."""
+    """A git directory. Paths are relative to it, `/` between names.
 
-    def __init__(self, fd: int) -> None:
+    mark: what is in the name of every temporary file, so that those of a run that was killed can
+    be told from others.
+    """
+
+    def __init__(self, fd: int, mark: str = "") -> None:
         """Owns the descriptor."""
         self.fd = fd
+        self.mark = mark
         self.file_mode = self._mode("HEAD", 0o644) & 0o666
         self.dir_mode = self._mode("refs", 0o755) & 0o7777 | 0o700
 
@@ -41,7 +46,7 @@ class Side:
 
     def below(self, path: str) -> Side:
         """The git directory of a submodule or a work tree in this one. Raises OSError."""
-        return Side(beneath.open_dir(self.fd, _parts(path)))
+        return Side(beneath.open_dir(self.fd, _parts(path)), self.mark)
 
     def _mode(self, path: str, default: int) -> int:
         try:
@@ -94,7 +99,7 @@ class Side:
     def write(self, path: str, data: bytes) -> None:
         """Replace a file, or make it, without git's lock."""
         with self.parent(path, make=True) as (fd, name):
-            beneath.write_regular(fd, name, data, self.file_mode)
+            beneath.write_regular(fd, name, data, self.file_mode, mark=self.mark)
 
     def remove(self, path: str) -> None:
         """Remove a file; no error when it is not there."""
@@ -112,38 +117,67 @@ class Side:
             with open(fd, "ab", buffering=0) as file:
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
                     raise OSError(errno.EINVAL, f"{path} is not a regular file")
-                file.write(data)
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[file.write(rest) :]
 
     @contextmanager
     def locked(self, path: str) -> Iterator[Lock]:
         """Hold git's lock of a file (`PATH.lock`, made exclusively). Raises BusyError."""
         with self.parent(path, make=True) as (fd, name):
-            lock = Lock(fd, name, self._take(fd, name + ".lock"))
+            lock = self._take(fd, name)
             try:
                 yield lock
             finally:
                 lock.release()
 
-    def _take(self, dir_fd: int, name: str) -> int:
+    def _take(self, dir_fd: int, name: str) -> Lock:
+        """The lock is a second name of a temporary file, which stays for as long as it is held: so
+        a lock that a killed run has left is known to be ours."""
+        temporary = beneath.temporary_name(self.mark)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(temporary, flags, 0o600, dir_fd=dir_fd)
+        try:
+            os.fchmod(fd, self.file_mode)
+            self._try_link(fd, dir_fd, temporary, name + ".lock")
+        except BaseException:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=dir_fd)
+            raise
+        return Lock(dir_fd, name, fd, temporary)
+
+    def _try_link(self, fd: int, dir_fd: int, name: str, new: str) -> None:
         for left in reversed(range(LOCK_TRIES)):
             try:
-                fd = os.open(name, flags, 0o600, dir_fd=dir_fd)
+                self._link(fd, dir_fd, name, new)
             except FileExistsError as error:
                 if not left:
-                    raise BusyError(errno.EBUSY, f"{name} is held") from error
+                    raise BusyError(errno.EBUSY, f"{new} is held") from error
                 time.sleep(LOCK_WAIT_S)
             else:
-                os.fchmod(fd, self.file_mode)
-                return fd
-        raise AssertionError
+                return
+
+    def _link(self, fd: int, dir_fd: int, name: str, new: str) -> None:
+        """Give the file a second name, which must be free. Where a file system has no hard links,
+        the descriptor is made that of a new file: a lock that no later run knows."""
+        try:
+            os.link(name, new, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            lock = os.open(new, flags, self.file_mode, dir_fd=dir_fd)
+            os.dup2(lock, fd, inheritable=False)
+            os.close(lock)
 
 
 class Lock:
     """A lock file of git's that is held."""
 
-    def __init__(self, dir_fd: int, name: str, fd: int) -> None:
+    def __init__(self, dir_fd: int, name: str, fd: int, temporary: str) -> None:
         """Made by Side.locked."""
+        self._temporary = temporary
         self._dir_fd = dir_fd
         self._name = name
         self._fd = fd
@@ -177,9 +211,11 @@ class Lock:
     def release(self) -> None:
         """Let go of it."""
         os.close(self._fd)
-        if self._is_held:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if self._is_held:
                 os.unlink(self._name + ".lock", dir_fd=self._dir_fd)
+        with contextlib.suppress(OSError):
+            os.unlink(self._temporary, dir_fd=self._dir_fd)
 
 
 def remove_empty(dir_fd: int, name: str, depth: int = 0) -> None:

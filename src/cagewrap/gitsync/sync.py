@@ -73,7 +73,7 @@ def carry(pair: Pair, index_pack: IndexPack, *, may_refill: bool = False) -> Out
     goes wrong with a part is a note.
     """
     outcome = Outcome()
-    with opened(pair.host) as host, opened(pair.copy) as cage:
+    with opened(pair.host, pair.mark) as host, opened(pair.copy, pair.mark) as cage:
         base = _base_of(pair, host, cage)
         for _ in range(ROUNDS):
             run = _Run(pair, host, cage, base, index_pack, may_refill=may_refill)

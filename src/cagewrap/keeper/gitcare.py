@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from cagewrap.errors import SessionError
-from cagewrap.gitcarry import carry_once
+from cagewrap.gitcarry import carry_once, clear_after
 from cagewrap.gitlayout import Layout, find_layout, git_store, pair_of
-from cagewrap.gitsync.pair import Pair, read_stamps
+from cagewrap.gitsync.killed import clear_locks
+from cagewrap.gitsync.pair import Pair, opened, read_stamps
 from cagewrap.gitsync.sync import Outcome
 from cagewrap.holding.directory import locked, store_dir
 from cagewrap.holding.places import Place
@@ -132,10 +133,16 @@ class GitCare(Care):
         self._finish(AFTER_S)
         self._tell(note)
 
+    def idle(self) -> None:
+        """The agents are dead: an agent's git that was killed has let go of no lock."""
+        self._clear_locks()
+
     def close(self) -> None:
         """Carry a last time."""
         if not self.astray():
             self._finish(CLOSE_S)
+        if self._record.rm and self._job is None and self._layout.git_dir:
+            clear_after(self._pair())
         self._is_closed = True
         with contextlib.suppress(OSError):
             self._write_notes()
@@ -185,9 +192,15 @@ class GitCare(Care):
     def _is_covered(self, layout: Layout) -> None:
         if not self._has_begun:
             self._read_notes()
+            self._clear_locks()
         self._layout, self._git = layout, identity(self._git_path)
         self._outcome, self._has_begun = Outcome(), True
         self._covered_ns = time.time_ns()
+
+    def _clear_locks(self) -> None:
+        """Let the next agent's git do its work."""
+        with contextlib.suppress(OSError), opened(self._covers.copy_dir) as copy:
+            clear_locks(copy)
 
     def _write_notes(self) -> None:
         """What nobody was told is told by the next keeper."""
