@@ -147,16 +147,24 @@ def test_commits_of_both_keep_the_hosts_and_save_the_agents(twin: Twin) -> None:
     twin.host("fsck", "--strict")
 
 
-def test_an_older_value_of_the_hosts_in_the_cage_is_no_work_of_the_agents(twin: Twin) -> None:
-    """A run that was killed had carried it to the cage, and not written that down."""
-    twin.commit("host", "b")
+def test_a_log_is_not_carried_ahead_of_its_ref(twin: Twin) -> None:
+    """The agent commits again while its last commit is carried: git writes the log first."""
+    twin.commit("cage", "b")
+    twin.commit("cage", "c")
+    ahead = twin.cage("rev-parse", "HEAD").strip()
+    (twin.copy / "refs/heads/main").write_text(twin.cage("rev-parse", "HEAD~1"))
     twin.carry()
-    twin.commit("host", "c")
-    twin.cage("update-ref", "refs/heads/main", "HEAD~1")
-    notes = twin.carry()
-    assert notes == ["refs/heads/main was changed by you and by the agent: yours stays"]
-    assert twin.host("for-each-ref", "refs/cagewrap") == ""
-    assert twin.cage("log", "--format=%s") == "c\nb\nfirst\n"
+    assert twin.subjects() == ["b", "first"]
+    for log in ("HEAD", "main"):
+        assert "commit: c" not in twin.host("reflog", "show", log)
+        assert "commit: b" in twin.host("reflog", "show", log)
+    assert twin.outcome().is_at_rest
+    (twin.copy / "refs/heads/main").write_text(ahead + "\n")
+    twin.carry()
+    assert twin.subjects() == ["c", "b", "first"]
+    for log in ("HEAD", "main"):
+        assert "commit: c" in twin.host("reflog", "show", log)
+    twin.host("fsck", "--strict")
 
 
 def test_branches_tags_and_deletions(twin: Twin) -> None:

@@ -56,7 +56,7 @@ def carry_config(place: Place, context: Context) -> None:
         context.is_busy = True
         return
     except OSError as error:
-        context.state(f"git's configuration is not carried: {error}")
+        context.state(f"git's configuration is not carried: {context.failed(error)}")
         return
     place.base["config"] = {key: list(values) for key, values in host.items()}
 

@@ -46,8 +46,10 @@ def carry_state_files(place: Place, context: Context) -> None:
     """Carry the small files of merges, fetches and the like."""
     base = place.base.setdefault("files", {})
     for name, (shape, limit) in STATE_FILES.items():
-        with contextlib.suppress(OSError):
+        try:
             _carry_state_file(place, context, base, name, shape, limit)
+        except OSError as error:
+            context.failed(error)
 
 
 def _carry_state_file(
@@ -132,7 +134,7 @@ def carry_index(place: Place, context: Context) -> None:
         context.is_busy = True
         return
     except OSError as error:
-        context.state(f"git's index is not carried: {error}")
+        context.state(f"git's index is not carried: {context.failed(error)}")
         return
     place.base["index"] = found
 
@@ -180,7 +182,9 @@ def _index_to_host(
                 f"the agent's new submodule {path.decode(errors='replace')!r} is not in your "
                 "index: git would run what its own configuration says"
             )
-    place.bring()
+    failure = place.bring()
+    if failure:
+        raise failure
     with place.host.locked("index") as lock:
         if place.host.stamp("index") != was:
             raise BusyError

@@ -15,7 +15,14 @@ from cagewrap.gitsync.names import (
     is_ref_name,
     parse_value,
 )
-from cagewrap.gitsync.refs import Refs, TooManyError, change_refs, in_the_way, read_refs
+from cagewrap.gitsync.refs import (
+    Refs,
+    TooManyError,
+    change_refs,
+    current_ref,
+    in_the_way,
+    read_refs,
+)
 from cagewrap.gitsync.side import BusyError, Side
 
 _LOG_TAIL = 200
@@ -47,17 +54,17 @@ def carry_refs(place: Place, context: Context) -> tuple[Refs, Refs] | None:
     _keep_what_is_hidden(changes.to_host, cage)
     _keep_what_is_hidden(changes.to_cage, host)
     keep_vanished(place, changes, cage, context, is_broken=_is_packed_lost(place))
-    _save_conflicts(place, changes, host, context)
+    _save_conflicts(changes, host, context)
     _refuse_collisions(changes, host, context)
     if changes.to_host:
-        place.bring()
-        _refuse_missing(changes, host, place, context)
+        _refuse_missing(changes, host, place, context, place.bring())
     save_deleted(place, changes, host, context)
     failed = change_refs(place.host, host, changes.to_host, context.oid_length)
     failed |= change_refs(place.cage, cage, changes.to_cage, context.oid_length)
     _remember(base, host, cage, changes, failed)
     for name, why in failed.items():
-        context.is_busy |= why in ("busy", "changed")
+        context.is_busy |= why in ("busy", "changed", "full")
+        context.is_full |= why == "full"
         if why not in ("busy", "changed"):
             context.state(f"the git ref {name} was not carried: {why}")
     if changes.to_host or changes.to_cage:
@@ -81,13 +88,10 @@ def _keep_what_is_hidden(changes: dict[str, str | None], refs: Refs) -> None:
             del changes[name]
 
 
-def _save_conflicts(place: Place, changes: Changes[str], host: Refs, context: Context) -> None:
+def _save_conflicts(changes: Changes[str], host: Refs, context: Context) -> None:
     """Keep what the cage had under another name, on both sides."""
     for name, (_, value) in changes.conflicts.items():
         if value is None or value.startswith("ref:"):
-            continue
-        if _has_been(place.host, name, value):
-            context.note(f"{name} was changed by you and by the agent: yours stays")
             continue
         saved = f"refs/cagewrap/{context.session}/{name.removeprefix('refs/')}"
         if host.values.get(saved, value) != value or in_the_way(saved, host.values):
@@ -101,16 +105,6 @@ def _save_conflicts(place: Place, changes: Changes[str], host: Refs, context: Co
         )
 
 
-def _has_been(host: Side, name: str, value: str) -> bool:
-    """Whether the host's ref has had a value: one that a run which was killed has carried to the
-    cage, or that the agent has gone back to. There is nothing of the agent's in it."""
-    try:
-        log = host.read(f"logs/{name}", LOG_BYTES) or b""
-    except OSError:
-        return False
-    return value.encode() in log
-
-
 def _refuse_collisions(changes: Changes[str], host: Refs, context: Context) -> None:
     """A ref `a/b` that the cage made cannot be beside the host's `a`."""
     new = [name for name, value in changes.to_host.items() if value and name not in host.values]
@@ -122,13 +116,19 @@ def _refuse_collisions(changes: Changes[str], host: Refs, context: Context) -> N
             context.state(f"the git ref {name} was not carried: another of yours is in its way")
 
 
-def _refuse_missing(changes: Changes[str], host: Refs, place: Place, context: Context) -> None:
-    """A ref to an object that is not there would break the host's git."""
+def _refuse_missing(
+    changes: Changes[str], host: Refs, place: Place, context: Context, error: OSError | None
+) -> None:
+    """A ref to an object that is not there, or to one that leads to such, would break the host's
+    git. error: why objects could not be brought."""
     known = set(host.values.values())
     for name, value in list(changes.to_host.items()):
         if value is None or value in known or value.startswith("ref:"):
             continue
-        if not place.has_object(value):
+        if error:
+            del changes.to_host[name]
+            context.state(f"the git ref {name} was not carried: {context.failed(error)}")
+        elif not place.has_object(value):
             del changes.to_host[name]
             context.state(f"the git ref {name} was not carried: its object {value} is missing")
 
@@ -184,7 +184,8 @@ def _carry_logs(
                 elif name == _STASH and target is place.host:
                     _carry_stashes(place, context)
                 else:
-                    carry_log(source, target, "logs/" + name, whole=name == _STASH)
+                    upto = value if target is place.host else ""
+                    carry_log(source, target, "logs/" + name, upto, whole=name == _STASH)
             except OSError:
                 continue
 
@@ -197,27 +198,42 @@ def _carry_stashes(place: Place, context: Context) -> None:
         place.host.write(_STASH_LOG, content)
 
 
-def carry_log(source: Side, target: Side, path: str, *, whole: bool = False) -> None:
+def carry_log(source: Side, target: Side, path: str, upto: str = "", *, whole: bool = False) -> int:
     """Bring a log up to date: its new lines, or all of it if there is none yet or `whole`.
 
-    Raises OSError.
+    upto: the ref's value: what the log says of later ones is left for when they are carried. How
+    much of the log that is then; 0 for none or all of it. Raises OSError.
     """
     content = source.read(path, LOG_BYTES)
     if content is None:
-        return
+        return 0
+    size = len(content)
+    if upto:
+        content = _until(content, upto.encode())
+    upto_size = len(content) if len(content) < size else 0
     known = target.read(path, LOG_BYTES)
-    if known == content or not _LOG.fullmatch(content):
-        return
+    if not content or known == content or not _LOG.fullmatch(content):
+        return upto_size
     if known is None or whole:
         target.write(path, content)
-        return
+        return upto_size
     at = len(known)
     if len(content) > at and content[max(0, at - _LOG_TAIL) : at] == known[-_LOG_TAIL:]:
         target.append(path, content[at:])
-    elif content:
+    else:
         last = content[content.rfind(b"\n", 0, len(content) - 1) + 1 :]
         if not known.endswith(last):
             target.append(path, last)
+    return upto_size
+
+
+def _until(log: bytes, oid: bytes) -> bytes:
+    """A log up to the last line that says that the ref became `oid`."""
+    at = len(log)
+    while (at := log.rfind(b" " + oid + b" ", 0, at)) >= 0:
+        if at - log.rfind(b"\n", 0, at) - 1 == len(oid):
+            return log[: log.find(b"\n", at) + 1]
+    return b""
 
 
 def carry_head(place: Place, context: Context) -> None:
@@ -234,9 +250,10 @@ def carry_head(place: Place, context: Context) -> None:
         is_cages = cage.startswith("ref: refs/heads/")
     target, was, value = (place.host, host, str(cage)) if is_cages else (place.cage, cage, host)
     if is_cages and not value.startswith("ref:"):
-        place.bring()
-        if not place.has_object(value):
-            context.state(f"HEAD was not carried: its object {value} is missing")
+        error = place.bring()
+        if error or not place.has_object(value):
+            why = context.failed(error) if error else f"its object {value} is missing"
+            context.state(f"HEAD was not carried: {why}")
             return
     if not is_cages and host == base and place.leads:
         return  # what the cage has is no HEAD: the agent's affair
@@ -250,6 +267,9 @@ def carry_head(place: Place, context: Context) -> None:
             lock.write((value + "\n").encode("utf-8", "surrogateescape"))
     except BusyError:
         context.is_busy = True
+        return
+    except OSError as error:
+        context.state(f"HEAD was not carried: {context.failed(error)}")
         return
     context.has_written = True
     place.base["head"] = value
@@ -271,20 +291,42 @@ def carry_logs(place: Place, context: Context) -> None:
         now = _sizes(place, path)
         if now == was:
             continue
-        with contextlib.suppress(OSError):
-            _carry_grown(place, path, was, now, context)
-        context.has_written = True
-        known[path] = _sizes(place, path)
+        upto = 0
+        try:
+            upto = _carry_grown(place, path, was, now, context)
+        except OSError as error:
+            context.failed(error)
+            if context.is_full:
+                continue
+        now = _sizes(place, path)
+        if upto:
+            now[1] = upto
+        context.has_written |= now != was
+        known[path] = now
 
 
-def _carry_grown(place: Place, path: str, was: list[int], now: list[int], context: Context) -> None:
+def _carry_grown(place: Place, path: str, was: list[int], now: list[int], context: Context) -> int:
+    """How much of the cage's log was carried, if not all."""
     is_whole = path == _STASH_LOG
     if now[0] != was[0]:
         carry_log(place.host, place.cage, path, whole=is_whole)
     elif place.leads and is_whole:
         _carry_stashes(place, context)
     elif place.leads and now[1] > was[1]:
-        carry_log(place.cage, place.host, path)
+        return carry_log(place.cage, place.host, path, _head_oid(place, context))
+    return 0
+
+
+def _head_oid(place: Place, context: Context) -> str:
+    """What the host's HEAD leads to; "" if that is not known."""
+    head = _read_head(place.host, context) or ""
+    name = head.removeprefix("ref: ")
+    if name == head:
+        return head
+    try:
+        return current_ref(place.main, name, context.oid_length) or ""
+    except OSError:
+        return ""
 
 
 def _sizes(place: Place, path: str) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypedDict
 
-from cagewrap.gitsync.side import Side, Stamp
+from cagewrap.gitsync.side import FULL, Side, Stamp
 
 
 class IndexBase(TypedDict, total=False):
@@ -45,7 +45,8 @@ class Place:
     path: relative to the pair's; "" for the directory itself. has_refs: it has refs and a
     configuration (a linked work tree's has none). leads: HEAD and index of the cage reach the
     host; where not, only the host's reach the cage. has_history: whether the host had refs before
-    this run. bring: moves the agent's objects to the host.
+    this run. main: where the host's refs are. bring: moves the agent's objects to the host; the error if that failed: then nothing
+    that is new may name any of them.
     has_object: whether the host has one.
     """
 
@@ -61,8 +62,9 @@ class Place:
     ) -> None:
         """Nothing is done yet."""
         self.path, self.host, self.cage, self.base = path, host, cage, base
+        self.main = host
         self.has_refs, self.leads, self.has_history = has_refs, leads, True
-        self.bring: Callable[[], None] = lambda: None
+        self.bring: Callable[[], OSError | None] = lambda: None
         self.has_object: Callable[[str], bool] = lambda _oid: True
 
 
@@ -73,7 +75,7 @@ class Context:
     seem to have inside. notes: sentences for the owner on what happened. states: on what is so, and
     is said once for as long as it is. is_busy: something could not be carried
     because git's lock of it is held. has_written: something was carried. may_refill: the cage may
-    get again what it has lost; is_refillable: it would.
+    get again what it has lost; is_refillable: it would. is_full: a disk has no space left.
     """
 
     def __init__(
@@ -96,6 +98,14 @@ class Context:
         self.is_busy = False
         self.has_written = False
         self.is_refillable = False
+        self.is_full = False
+
+    def failed(self, error: OSError) -> str:
+        """Something could not be written: it is tried again where only space is missing. The
+        error's text."""
+        if error.errno in FULL:
+            self.is_busy = self.is_full = True
+        return error.strerror or str(error)
 
     def state(self, text: str) -> None:
         """Say what is so."""

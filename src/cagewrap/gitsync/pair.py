@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from cagewrap import beneath
+from cagewrap.digests import sha256
 from cagewrap.gitsync.side import Side, Stamp, stamp_of
 
 
@@ -39,7 +39,7 @@ class Pair(NamedTuple):
     @property
     def mark(self) -> str:
         """What is in the names of this session's temporary files (hex)."""
-        return hashlib.sha256(os.fsencode(self.base_file)).hexdigest()[:12]
+        return sha256(os.fsencode(self.base_file)).hexdigest()[:12]
 
 
 class ReplacedError(Exception):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
 
 from cagewrap import beneath
 from cagewrap.gitsync.names import VALUE_BYTES, is_oid, parse_value
-from cagewrap.gitsync.side import Side, remove_empty
+from cagewrap.gitsync.side import FULL, Side, remove_empty
 
 PACKED_BYTES = 256 << 20
 """A larger packed-refs is not read."""
@@ -136,7 +137,7 @@ def change_refs(
 ) -> dict[str, str]:
     """Set (or with None delete) refs whose values are still those of `refs`.
 
-    Returns why a ref was not changed, by its name: "busy", "changed", or the system's text.
+    Returns why a ref was not changed, by its name: "busy", "changed", "full", or the system's text.
     """
     failed: dict[str, str] = {}
     gone = [name for name, value in changes.items() if value is None]
@@ -157,20 +158,27 @@ def _guarded(failed: dict[str, str], name: str, change: Callable[[], str]) -> No
     try:
         why = change()
     except OSError as error:
-        why = "busy" if error.errno == 16 else str(error.strerror or error)
+        why = _why(error)
     if why:
         failed[name] = why
 
 
+def _why(error: OSError) -> str:
+    if error.errno == errno.EBUSY:
+        return "busy"
+    return "full" if error.errno in FULL else str(error.strerror or error)
+
+
 def _set(side: Side, refs: Refs, name: str, value: str, oid_length: int) -> str:
     with side.locked(name) as lock:
-        if _current(side, name, oid_length) != refs.values.get(name):
+        if current_ref(side, name, oid_length) != refs.values.get(name):
             return "changed"
         lock.write((value + "\n").encode("utf-8", "surrogateescape"))
     return ""
 
 
-def _current(side: Side, name: str, oid_length: int) -> str | None:
+def current_ref(side: Side, name: str, oid_length: int) -> str | None:
+    """What a ref is now; None for none. Raises OSError."""
     try:
         loose = side.read(name, VALUE_BYTES)
     except IsADirectoryError:
@@ -207,13 +215,13 @@ def _delete(
     """As git does it: out of packed-refs first, or the older value there would come back."""
     wanted = set(gone)
     for name in gone:
-        if _current(side, name, oid_length) != refs.values.get(name):
+        if current_ref(side, name, oid_length) != refs.values.get(name):
             failed[name] = "changed"
             wanted.discard(name)
     try:
         _drop_packed(side, wanted)
     except OSError as error:
-        failed.update(dict.fromkeys(wanted, "busy" if error.errno == 16 else str(error)))
+        failed.update(dict.fromkeys(wanted, _why(error)))
         return
     for name in wanted:
         _guarded(failed, name, functools.partial(_unlink, side, name))
@@ -268,7 +276,7 @@ def _add_packed(
             text = "# pack-refs with: sorted \n" + "".join(lines)
             lock.write(_bytes(text))
     except OSError as error:
-        failed.update(dict.fromkeys(added, "busy" if error.errno == 16 else str(error)))
+        failed.update(dict.fromkeys(added, _why(error)))
 
 
 def _bytes(text: str) -> bytes:

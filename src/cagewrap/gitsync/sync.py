@@ -43,7 +43,8 @@ class Outcome:
     """How a run went. notes, states: see Context.
 
     paths, stamps: what to look at to see whether another one is needed. is_at_rest: nothing was
-    left to carry. is_settled: and a change from here on is seen in the stamps.
+    left to carry. is_settled: and a change from here on is seen in the stamps. is_full: a disk
+    has no space left.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Outcome:
         *,
         is_at_rest: bool = False,
         is_settled: bool = False,
+        is_full: bool = False,
     ) -> None:
         """Empty, unless it is said."""
         self.notes: list[str] = [] if notes is None else notes
@@ -63,6 +65,7 @@ class Outcome:
         self.stamps: list[Stamp | None] = [] if stamps is None else stamps
         self.is_at_rest = is_at_rest
         self.is_settled = is_settled
+        self.is_full = is_full
 
 
 def carry(pair: Pair, index_pack: IndexPack, *, may_refill: bool = False) -> Outcome:
@@ -80,6 +83,7 @@ def carry(pair: Pair, index_pack: IndexPack, *, may_refill: bool = False) -> Out
             context = run.carry()
             outcome.notes += [note for note in context.notes if note not in outcome.notes]
             outcome.states = context.states
+            outcome.is_full = context.is_full
             outcome.paths, outcome.stamps = run.paths, run.stamps
             is_moving = context.is_busy or context.has_written or context.is_refillable
             outcome.is_at_rest = not is_moving
@@ -211,7 +215,7 @@ class _Run:
         store = Store(self.host)
         root = Place("", self.host, self.cage, {})
         with contextlib.closing(store), contextlib.closing(self._cage_below(place.path)) as cage:
-            place.cage = cage
+            place.cage, place.main = cage, self.host
             place.bring = lambda: self._bring(root)
             place.has_object = store.has
             directories[place.path] = carry_place(place, context)
@@ -240,13 +244,16 @@ class _Run:
                 base.clear()
         return True
 
-    def _bring(self, place: Place) -> None:
-        """Move the agent's objects to the host."""
+    def _bring(self, place: Place) -> OSError | None:
+        """Move the agent's objects to the host; the error if not all could be written there."""
         path = os.path.join(self.pair.host, place.path) if place.path else self.pair.host
         keep = not self.pair.borrows
-        with contextlib.suppress(OSError):
+        try:
             bring_objects(place.cage, place.host, path, self.index_pack, keep=keep)
             bring_large(place.cage, place.host)
+        except OSError as error:
+            return error
+        return None
 
     def _cage_below(self, name: str) -> Side:
         """The cage's place; one that is new on the host is filled."""
