@@ -323,9 +323,15 @@ def _projects(paths: Paths) -> set[str]:
 
 
 def clean_after_keeper(socket_path: bytes) -> None:
-    """End what a keeper that was killed left running, if no new keeper has done so already."""
+    """End what a keeper that was killed left running, if no new keeper has done so already. Where
+    the session was removed at this moment, nothing runs."""
     paths = paths_from_env(dict(os.environ), os.getuid())
     name = os.path.basename(os.fsdecode(socket_path)).removesuffix(".sock")
+    with contextlib.suppress(FileNotFoundError):
+        _clean_after(paths, name)
+
+
+def _clean_after(paths: Paths, name: str) -> None:
     with sessions.locked(sessions.cage_lock(paths, name)):
         lock = sessions.try_lock(sessions.keeper_lock(paths, name))
         for _ in range(25):  # the kernel closes a killed keeper's connections before its lock

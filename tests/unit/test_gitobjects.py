@@ -250,3 +250,14 @@ def test_whether_the_host_has_an_object(both: tuple[Path, Path]) -> None:
         assert not store.has("0" * len(loose))
         assert not store.has("f" * len(loose))
         store.close()
+
+
+def test_a_directory_that_git_has_just_made_stays(both: tuple[Path, Path]) -> None:
+    """git makes it, and then a file in it: an agent's commit failed when it was gone by then."""
+    cage, host = both
+    (cage / "objects/ab").mkdir()
+    bring(cage, host)
+    assert (cage / "objects/ab").is_dir()
+    os.utime(cage / "objects/ab", (0, 0))
+    bring(cage, host)
+    assert not (cage / "objects/ab").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 
 from cagewrap.gitsync.context import Context, Place
@@ -250,9 +249,8 @@ def carry_head(place: Place, context: Context) -> None:
         is_cages = cage.startswith("ref: refs/heads/")
     target, was, value = (place.host, host, str(cage)) if is_cages else (place.cage, cage, host)
     if is_cages and not value.startswith("ref:"):
-        error = place.bring()
-        if error or not place.has_object(value):
-            why = context.failed(error) if error else f"its object {value} is missing"
+        why = _missing(place, value, context)
+        if why:
             context.state(f"HEAD was not carried: {why}")
             return
     if not is_cages and host == base and place.leads:
@@ -260,19 +258,30 @@ def carry_head(place: Place, context: Context) -> None:
     if not is_cages and cage != base and place.leads and cage:
         context.note(f"HEAD was changed by you and by the agent: yours stays ({host})")
     try:
-        with target.locked("HEAD") as lock:
-            if _read_head(target, context) != was:
-                context.is_busy = True
-                return
-            lock.write((value + "\n").encode("utf-8", "surrogateescape"))
+        _write_head(target, was, value, context)
     except BusyError:
         context.is_busy = True
-        return
     except OSError as error:
         context.state(f"HEAD was not carried: {context.failed(error)}")
-        return
-    context.has_written = True
-    place.base["head"] = value
+    else:
+        context.has_written = True
+        place.base["head"] = value
+
+
+def _write_head(side: Side, was: str | None, value: str, context: Context) -> None:
+    """Raises BusyError when it is another one by now, OSError."""
+    with side.locked("HEAD") as lock:
+        if _read_head(side, context) != was:
+            raise BusyError
+        lock.write((value + "\n").encode("utf-8", "surrogateescape"))
+
+
+def _missing(place: Place, oid: str, context: Context) -> str:
+    """Bring the agent's objects; why the host has not got that one now."""
+    error = place.bring()
+    if error:
+        return context.failed(error)
+    return "" if place.has_object(oid) else f"its object {oid} is missing"
 
 
 def _read_head(side: Side, context: Context) -> str | None:

@@ -45,9 +45,9 @@ class Place:
     path: relative to the pair's; "" for the directory itself. has_refs: it has refs and a
     configuration (a linked work tree's has none). leads: HEAD and index of the cage reach the
     host; where not, only the host's reach the cage. has_history: whether the host had refs before
-    this run. main: where the host's refs are. bring: moves the agent's objects to the host; the error if that failed: then nothing
-    that is new may name any of them.
-    has_object: whether the host has one.
+    this run. main: where the host's refs are. bring: moves the agent's objects to the host; the
+    error if that failed: then nothing that is new may name any of them. has_object: whether the
+    host has one.
     """
 
     def __init__(

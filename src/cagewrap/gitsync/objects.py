@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import stat
+import time
 import zlib
 from collections.abc import Callable
 
@@ -32,6 +33,7 @@ OBJECT_BYTES = 8 << 30
 """Nor is a loose object that is larger when it is unpacked."""
 _PACK_BEGINS = (b"PACK\0\0\0\2", b"PACK\0\0\0\3")
 _CHUNK = 1 << 20
+_YOUNG_S = 10.0
 _HEADER_BYTES = 64
 _PATH_BYTES = 1 << 14
 
@@ -91,7 +93,8 @@ def _bring_loose(objects: int, fan: str, host: Side, *, keep: bool) -> int:
     try:
         names = [name for name in os.listdir(source) if _LOOSE.fullmatch(name)]
         if not names:
-            if not keep:
+            # git makes such a directory, and then a file in it: not to be removed in between.
+            if not keep and os.fstat(source).st_mtime < time.time() - _YOUNG_S:
                 with contextlib.suppress(OSError):
                     os.rmdir(fan, dir_fd=objects)
             return 0
