@@ -244,9 +244,7 @@ def carry_head(place: Place, context: Context) -> None:
         if host:
             place.base["head"] = host
         return
-    is_cages = host == base and cage is not None and place.leads
-    if is_cages and cage is not None and cage.startswith("ref:"):
-        is_cages = cage.startswith("ref: refs/heads/")
+    is_cages = host == base and place.leads and _is_head(cage)
     target, was, value = (place.host, host, str(cage)) if is_cages else (place.cage, cage, host)
     if is_cages and not value.startswith("ref:"):
         why = _missing(place, value, context)
@@ -266,6 +264,13 @@ def carry_head(place: Place, context: Context) -> None:
     else:
         context.has_written = True
         place.base["head"] = value
+
+
+def _is_head(value: str | None) -> bool:
+    """Whether it is a commit or a branch."""
+    if value is None:
+        return False
+    return value.startswith("ref: refs/heads/") or not value.startswith("ref:")
 
 
 def _write_head(side: Side, was: str | None, value: str, context: Context) -> None:
