@@ -10,7 +10,7 @@ from cagewrap.errors import SessionError
 from cagewrap.gitlayout import find_layout, git_store, pair_of
 from cagewrap.gitsync import heldback
 from cagewrap.gitsync.configtext import ConfigRefusedError
-from cagewrap.gitsync.heldback import Difference, read_count
+from cagewrap.gitsync.heldback import Difference
 from cagewrap.gitsync.pair import Pair
 from cagewrap.held import DIFF_BYTES, Held
 from cagewrap.paths import Paths
@@ -45,8 +45,9 @@ class HeldGit:
         return tuple(Held(one.kind, one.path, _why(one), _explain(pair, one)) for one in found)
 
     def count(self) -> int:
-        """As the keeper wrote it down."""
-        return read_count(self._store)
+        """As `review` would show it; texts are not compared."""
+        pair = self._pair()
+        return len(_differences(pair)) if pair is not None else 0
 
     def accept(self, path: str) -> str:
         """Give the host what was shown. A conflict is the owner's to merge."""

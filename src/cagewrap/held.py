@@ -44,7 +44,7 @@ class Provider(Protocol):
         and refuse what the agent has changed since."""
 
     def count(self) -> int:
-        """How many that are, for `ls`: without reading contents, and in few milliseconds."""
+        """How many that are, for `ls`: in few milliseconds, without reading what is as it was."""
 
     def accept(self, path: str) -> str:
         """Hand one of `pending` over to the host; a sentence on what was done, "" if nothing is

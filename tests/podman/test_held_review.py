@@ -184,3 +184,28 @@ def test_a_review_while_the_agent_works(cage: Cage) -> None:
         assert agent.stdout.read() == b'{"a": 1}\n'
     settle(cage)
     assert contents(cage.project) == {".mcp.json": '{"a": 1}\n'}
+
+
+def test_ls_counts_what_review_shows(cage: Cage) -> None:
+    """At once after a message, and after each decision; of git's and of files."""
+    subprocess.run(["git", "init", "-q", str(cage.project)], check=True)
+    write(cage.project / ".claude/settings.json", "{}\n")
+
+    def counts() -> tuple[int, int]:
+        done = cage.cagewrap("ls", "--json")
+        [one] = json.loads(done.out)["sessions"]
+        return one["held"], len(review(cage)["held"])
+
+    cage.text(
+        "sh", "-c", "echo x >.claude/settings.json; git config core.pager evil; echo e >.envrc"
+    )
+    assert counts() == (3, 3)
+    cage.text("sh", "-c", "echo y >.claude/more; echo z >.vscode/tasks.json")
+    assert counts() == (5, 5)
+    for path in (".git/config:core.pager", ".vscode/tasks.json", ".envrc"):
+        review(cage, "--drop", path)
+        assert counts()[0] == counts()[1]
+    review(cage, "--accept", ".claude/more")
+    assert counts() == (1, 1)
+    cage.text("sh", "-c", "echo {} >.claude/settings.json")
+    assert counts() == (0, 0)

@@ -46,26 +46,6 @@ def differences(pair: Pair) -> list[Difference]:
     return found
 
 
-def write_count(pair: Pair) -> None:
-    """Write down how much that is, for `read_count`. What goes wrong is no one's concern."""
-    path = _count_file(os.path.dirname(pair.base_file))
-    with contextlib.suppress(OSError), open(path, "w", encoding="ascii") as file:
-        file.write(str(len(differences(pair))))
-
-
-def read_count(store: str) -> int:
-    """What `write_count` wrote last."""
-    try:
-        with open(_count_file(store), encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return 0
-
-
-def _count_file(store: str) -> str:
-    return os.path.join(store, "count")
-
-
 def explain(pair: Pair, one: Difference) -> str:
     """The difference as a unified diff; "" if it cannot be shown."""
     if one.kind == "git conflict":

@@ -21,12 +21,14 @@ from cagewrap import beneath
 from cagewrap.digests import sha256
 from cagewrap.holding import tree
 from cagewrap.holding.names import UNCOPIED
-from cagewrap.holding.tree import Scan, Stamp
+from cagewrap.holding.tree import Scan, Stamp, write_private
 
 FEW = 300
 """So many files are all looked at before every message; of more, only the directories…"""
 PENDING_BYTES = 512 << 20
 """So much of a copy is read to see what was changed in it."""
+_RACY_NS = 20_000_000
+"""Two changes within a kernel's clock tick may have one time stamp."""
 MANY_S = 30.0
 """…and the files too, if that was longer ago."""
 
@@ -62,6 +64,7 @@ class HeldDirectory:
         self.dir = os.path.join(store, "directories", key_of(path))
         self.copy_dir = os.path.join(self.dir, "copy")
         self._base_file = os.path.join(self.dir, "base.json")
+        self._digests_file = os.path.join(self.dir, "digests.json")
         self._base_stamp = 0
         self._left_out = set(UNCOPIED.get(path, ()))
         self._last: Scan | None = None
@@ -147,7 +150,7 @@ class HeldDirectory:
         wanted = tree.digest(host, path) if stamp else tree.MISSING
         before = known[0] if known else tree.MISSING
         if wanted != before and tree.digest(copy, path) == before:
-            with contextlib.suppress(OSError):
+            with tree.unless_full():
                 tree.copy(host, copy, path)
         if stamp:
             self.base[path] = (wanted, stamp)
@@ -161,7 +164,7 @@ class HeldDirectory:
         copy = beneath.open_root(self.copy_dir)
         try:
             found = tree.scan(copy, self._left_out)
-            digests = _digests(copy, found)
+            digests = self._digests(copy, found)
         finally:
             os.close(copy)
         changed = {
@@ -175,6 +178,42 @@ class HeldDirectory:
             if path not in digests and digest not in (tree.MISSING, tree.TOO_LARGE)
         }
         return changed | removed
+
+    def _digests(self, copy: int, found: Scan) -> dict[str, str]:
+        """The digests of an agent's files; of what is more than PENDING_BYTES, that it is large.
+
+        Written down with the files' stamps, since `cagewrap ls` asks for them each time: nobody
+        can set a change time.
+        """
+        known = self._read_digests()
+        newest_ns = time.time_ns() - _RACY_NS
+        digests: dict[str, str] = {}
+        kept: dict[str, tuple[Stamp, str]] = {}
+        left = PENDING_BYTES
+        for path, stamp in sorted(found.files.items()):
+            left -= stamp[2]
+            stamp_known, digest = known.get(path, ((), ""))
+            if left <= 0:
+                digest = tree.TOO_LARGE
+            elif tuple(stamp_known) != stamp:
+                digest = tree.digest(copy, path)
+            if left > 0 and stamp[4] < newest_ns:
+                kept[path] = (stamp, digest)
+            digests[path] = digest
+        if kept.keys() != known.keys() or any(
+            tuple(known[path][0]) != stamp for path, (stamp, _) in kept.items()
+        ):
+            with contextlib.suppress(OSError):
+                write_private(self._digests_file, json.dumps(kept).encode())
+        return digests
+
+    def _read_digests(self) -> dict[str, tuple[Stamp, str]]:
+        try:
+            with open(self._digests_file, encoding="utf-8") as file:
+                found: dict[str, tuple[Stamp, str]] = json.load(file)
+        except (OSError, ValueError):
+            return {}
+        return found
 
     def agree(self, host: int, path: str) -> None:
         """Both sides have the same file now."""
@@ -197,11 +236,9 @@ class HeldDirectory:
         self._base_stamp, self._last = stamp, None
 
     def _write_base(self) -> None:
-        temporary = f"{self._base_file}.{os.getpid()}"
-        with open(temporary, "w", encoding="utf-8") as file:
-            left_out = sorted(self._left_out)
-            json.dump({"path": self.path, "left_out": left_out, "files": self.base}, file)
-        os.replace(temporary, self._base_file)
+        left_out = sorted(self._left_out)
+        value = {"path": self.path, "left_out": left_out, "files": self.base}
+        write_private(self._base_file, json.dumps(value).encode())
         self._base_stamp = os.stat(self._base_file).st_mtime_ns
 
 
@@ -265,16 +302,6 @@ def held_directories(store: str) -> list[HeldDirectory]:
 
 def _is_below(path: str, above: Collection[str]) -> bool:
     return any(path == one or path.startswith(one + "/") for one in above)
-
-
-def _digests(copy: int, found: Scan) -> dict[str, str]:
-    """The digests of an agent's files; of what is more than PENDING_BYTES, that it is large."""
-    digests: dict[str, str] = {}
-    left = PENDING_BYTES
-    for path, stamp in sorted(found.files.items()):
-        left -= stamp[2]
-        digests[path] = tree.digest(copy, path) if left > 0 else tree.TOO_LARGE
-    return digests
 
 
 def _same_directories(host: int, last: Scan) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from cagewrap import beneath, sessions
 from cagewrap.holding import tree
 from cagewrap.holding.directory import key_of, locked
-from cagewrap.holding.shelf import write_private
+from cagewrap.holding.tree import write_private
 from cagewrap.paths import Paths
 
 SLACK_NS = 12_000_000

@@ -20,8 +20,8 @@ from cagewrap.holding.shelf import (
     held_content,
     held_files,
     refresh,
-    write_private,
 )
+from cagewrap.holding.tree import write_private
 from cagewrap.holding.watch import Watch
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record
@@ -56,8 +56,9 @@ class HeldFiles:
         return sorted(found, key=lambda one: one.path)
 
     def count(self) -> int:
-        """How many there are, as the keeper wrote it down after the last message."""
-        return len(held_files(self._watch.files_dir)) + read_count(self._store)
+        """How many `review` would show."""
+        directories = sum(len(copy.pending()) for copy in held_directories(self._store))
+        return len(held_files(self._watch.files_dir)) + directories
 
     def accept(self, path: str) -> str:
         """Copy the agent's version to the project."""
@@ -66,7 +67,6 @@ class HeldFiles:
             copy, inner = self._find_copy(path)
             if copy is not None:
                 self._accept_copy(root, copy, inner, seen)
-                write_count(self._store)
                 return ""
             held = self._find_held(path)
             if held.digest != seen:
@@ -94,7 +94,6 @@ class HeldFiles:
                         copy.agree(host, inner)
                 except FileNotFoundError:  # the host has no such directory
                     tree.remove(target, inner)
-            write_count(self._store)
         return ""
 
     # -- directories -------------------------------------------------------------------------------
@@ -199,19 +198,10 @@ def link_text(content: bytes | None) -> str:
     return os.fsdecode((content or b"").removeprefix(b"symlink to ").removesuffix(b"\n"))
 
 
-def write_count(store: str) -> None:
-    """Write down how much is held back in directories, for `read_count`."""
-    number = sum(len(copy.pending()) for copy in held_directories(store))
-    write_private(os.path.join(store, "count"), str(number).encode())
-
-
-def read_count(store: str) -> int:
-    """What `write_count` wrote last."""
-    try:
-        with open(os.path.join(store, "count"), encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return 0
+def look_at_all(store: str) -> None:
+    """Look at what an agent has written in its copies, so that `count` need not."""
+    for copy in held_directories(store):
+        copy.pending()
 
 
 def _changed(path: str) -> SessionError:

@@ -17,6 +17,7 @@ from cagewrap import beneath
 from cagewrap.holding import tree
 from cagewrap.holding.directory import key_of
 from cagewrap.holding.names import why
+from cagewrap.holding.tree import write_private
 
 HELD_BYTES = 4 << 20
 """A larger single file is not kept, nor put back: nobody's settings are that large."""
@@ -167,12 +168,3 @@ def set_mode(root: int, path: str, mode: int) -> None:
             os.fchmod(fd, mode)
         finally:
             os.close(fd)
-
-
-def write_private(path: str, data: bytes) -> None:
-    """Write a file of ours, whole or not at all."""
-    temporary = f"{path}.{os.getpid()}"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        file.write(data)
-    os.replace(temporary, path)

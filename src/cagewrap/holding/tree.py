@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 
 from cagewrap import beneath
 from cagewrap.digests import sha256
+from cagewrap.diskspace import is_full
 
 FILE_BYTES = 32 << 20
 """A larger file is not copied."""
@@ -147,17 +148,27 @@ def copy(source: int, target: int, path: str) -> str:
 
 def copy_all(source: int, target: int, found: Scan) -> dict[str, str]:
     """Copy a tree to an empty directory that nobody sees yet; the digests of its files."""
-    digests = dict.fromkeys(found.files, TOO_LARGE)
+    digests = dict.fromkeys(found.files, TOO_LARGE)  # but for a full disk, which is an error
     by_directory: dict[str, list[str]] = {}
     for path in found.files:
         above, _, name = path.rpartition("/")
         by_directory.setdefault(above, []).append(name)
     for above, names in by_directory.items():
-        with contextlib.suppress(OSError):
+        with unless_full():
             make_directories(target, _parts(above), 0o755)
             for name, digest in _copy_directory(source, target, above, names):
                 digests[f"{above}/{name}" if above else name] = digest
     return digests
+
+
+@contextlib.contextmanager
+def unless_full() -> Iterator[None]:
+    """Pass over what cannot be read, or is gone; not over what there is no space for."""
+    try:
+        yield
+    except OSError as error:
+        if is_full(error):
+            raise
 
 
 def _copy_directory(
@@ -167,14 +178,14 @@ def _copy_directory(
     beside = beneath.open_dir(target, _parts(path))
     try:
         for name in names:
-            with contextlib.suppress(OSError):
+            with unless_full():
                 digest, content = read_raw(below, name) or (MISSING, b"")
                 if digest.startswith("l:"):
                     os.symlink(os.fsdecode(content), name, dir_fd=beside)
                 elif digest:
                     mode = 0o755 if digest.startswith("x:") else 0o644
                     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=beside)
-                    with open(fd, "wb", buffering=0) as file:
+                    with open(fd, "wb") as file:
                         file.write(content)
                         os.fchmod(fd, mode)
                 yield name, digest
@@ -245,6 +256,21 @@ def remove(root: int, path: str) -> None:
                 os.rmdir(name, dir_fd=above)
         except OSError:
             return
+
+
+def write_private(path: str, data: bytes) -> None:
+    """Write a file of ours, whole or not at all. Raises OSError with the path in it."""
+    temporary = f"{path}.{os.getpid()}"
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except OSError as error:
+        error.filename = path
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def read(root: int, path: str) -> bytes | None:

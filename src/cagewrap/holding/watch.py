@@ -23,9 +23,8 @@ from cagewrap.holding.shelf import (
     hold,
     put_held,
     set_mode,
-    write_private,
 )
-from cagewrap.holding.tree import Stamp
+from cagewrap.holding.tree import Stamp, write_private
 
 LINKS = (".config", ".config/mise", ".github", ".hg", "mise")
 """Directories on the way to some of the tables: they must not become symlinks."""

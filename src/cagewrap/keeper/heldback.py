@@ -16,7 +16,7 @@ from cagewrap.holding import directory, hostgit, places, tree
 from cagewrap.holding.directory import locked
 from cagewrap.holding.names import DIRECTORIES
 from cagewrap.holding.places import Place
-from cagewrap.holding.provider import write_count
+from cagewrap.holding.provider import look_at_all
 from cagewrap.holding.shelf import refresh
 from cagewrap.holding.walk import Findings, Walk
 from cagewrap.holding.watch import LINKS, Watch
@@ -68,7 +68,7 @@ class HeldBack(Care):
         self._root_watch = RootWatch(loop, self._root, self._look, self._insistence)
         self._walks = Walks(loop, container, self._powers, self._walk, log)
         self._walks.walked, self._walks.settled = self._walked, self._settle
-        self._walks.last = lambda: write_count(store)
+        self._walks.last = lambda: look_at_all(store)
         self._guard = Guard(loop, container, self._walk, log)
         self._guard.told = self._told
         self._foreign: tuple[str, ...] = ()
