@@ -7,23 +7,20 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cagewrap import proc
+from cagewrap.diskspace import full_disks, is_full
 from cagewrap.errors import PodmanMissingError
 from cagewrap.gitlayout import find_layout, git_store, pair_of
-from cagewrap.gitsync.heldback import write_count
 from cagewrap.gitsync.killed import clear_away
 from cagewrap.gitsync.pair import Pair, ReplacedError, opened
-from cagewrap.gitsync.side import FULL
 from cagewrap.gitsync.sync import Outcome, carry, start_anew
 from cagewrap.paths import Paths
 from cagewrap.sessions import Record
 
 ALONE_S = 3.0
-LITTLE_BYTES, LITTLE_FILES = 32 << 20, 10
-"""A disk with less space is meant when there was none for something."""
 PACK_S = 3600.0
 """How long git may take to check a pack."""
 PACK_CPU_S = (60, 1)
@@ -43,28 +40,13 @@ def carry_once(pair: Pair, *, may_refill: bool) -> Outcome:
             except ReplacedError:
                 start_anew(pair)
                 outcome = carry(pair, index_pack)
-            write_count(pair)
     except OSError as error:
         outcome = Outcome(states=[f"git's state cannot be carried: {error.strerror or error}"])
-        outcome.is_full = error.errno in FULL
-    if outcome.is_full:
-        outcome.states += _tell_full((pair.host, os.path.dirname(pair.base_file)))
+        outcome.is_full = is_full(error)
+    full = full_disks((pair.host, os.path.dirname(pair.base_file))) if outcome.is_full else ""
+    if full:
+        outcome.states.append(f"no space is left for git in {full}: it is carried once there is")
     return outcome
-
-
-def _tell_full(directories: Sequence[str]) -> list[str]:
-    """On which disks there is little space."""
-    found: list[str] = []
-    for directory in directories:
-        with contextlib.suppress(OSError):
-            disk = os.statvfs(directory)
-            left = disk.f_bavail * disk.f_frsize
-            if left < LITTLE_BYTES or disk.f_favail < LITTLE_FILES:
-                found.append(
-                    f"the disk of {directory} is full ({left >> 10} KiB are left): git is carried "
-                    "once there is space"
-                )
-    return found
 
 
 def clear_after(pair: Pair) -> None:

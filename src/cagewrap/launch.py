@@ -60,7 +60,8 @@ def prepare(
     try:
         return _prepare(flags, command, cwd, ahead)
     except OSError as error:
-        raise explain_os_error(error) from error
+        paths = paths_from_env(dict(os.environ), os.getuid())
+        raise explain_os_error(error, paths.state_dir, paths.runtime_dir) from error
 
 
 def _prepare(

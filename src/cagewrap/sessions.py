@@ -11,7 +11,6 @@ keeper.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -22,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
+from cagewrap.diskspace import full_disks, is_full
 from cagewrap.errors import CagewrapError, DirectoryError, SessionError, StorageError
 from cagewrap.mountargs import writable_sources
 from cagewrap.paths import Paths
@@ -274,13 +274,14 @@ def keeper_lock(paths: Paths, name: str) -> str:
     return os.path.join(paths.cage_dir(name), "keeper.lock")
 
 
-def explain_os_error(error: OSError) -> CagewrapError:
-    """What it means when a file of ours cannot be read or written."""
+def explain_os_error(error: OSError, *directories: str) -> CagewrapError:
+    """What it means when a file of ours cannot be read or written. directories: where it may lie,
+    if the error does not say."""
     path = error.filename if isinstance(error.filename, str) else "the state directory"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageError(
-            f"No space is left to write {path}.", f"df -h {os.path.dirname(path) or '.'}"
-        )
+    if is_full(error):
+        where = path if isinstance(error.filename, str) else full_disks(directories) or path
+        there = next(iter(directories), "") or os.path.dirname(path) or "."
+        return StorageError(f"No space is left to write {where}.", f"df -h {shlex.quote(there)}")
     return DirectoryError(f"{path} cannot be used: {error.strerror}.", "cagewrap doctor")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import itertools
 import os
 import stat
@@ -17,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from cagewrap import beneath, transcripts
+from cagewrap.diskspace import is_full
 
 COPY_BYTES = 1 << 30
 STEP_BYTES = 4 << 20
@@ -155,6 +157,11 @@ class Twins:
         """Said once, and not tried again: a conversation that is not carried is where it was."""
         if error.errno in (errno.ENOENT, errno.EAGAIN):
             return
+        if is_full(error):  # tried again
+            self.notes.append(
+                f"{self.form.agent}'s conversation {key} is not shared while the disk is full"
+            )
+            return
         self._stuck.add(key)
         self.notes.append(
             f"{self.form.agent}'s conversation {key} is not shared any more: "
@@ -257,8 +264,23 @@ def _add(dir_fd: int, name: str, end: int, lines: Sequence[bytes]) -> tuple[int,
                 return None
             text, end = b"\n" + text, found.st_size
         end += len(text)
-        data = memoryview(text)
-        while data:
-            data = data[file.write(data) :]
+        try:
+            _write_all(file, text, end - len(text))
+        except OSError:
+            if not os.fstat(fd).st_size:
+                os.unlink(name, dir_fd=dir_fd)
+            raise
         found = os.fstat(fd)
     return (found.st_ino, end) if found.st_size == end else None
+
+
+def _write_all(file: io.FileIO, text: bytes, begin: int) -> None:
+    """All or, on a full disk, nothing: half a line would be in the way of the next one."""
+    done = 0
+    try:
+        while done < len(text):
+            done += file.write(text[done:])
+    except OSError:
+        if os.fstat(file.fileno()).st_size == begin + done:
+            os.ftruncate(file.fileno(), begin)
+        raise

@@ -65,7 +65,8 @@ def carry_refs(place: Place, context: Context) -> tuple[Refs, Refs] | None:
         context.is_busy |= why in ("busy", "changed", "full")
         context.is_full |= why == "full"
         if why not in ("busy", "changed"):
-            context.state(f"the git ref {name} was not carried: {why}")
+            text = "no space is left" if why == "full" else why
+            context.state(f"the git ref {name} was not carried: {text}")
     if changes.to_host or changes.to_cage:
         context.has_written = True
         _carry_logs(place, changes, failed, context)

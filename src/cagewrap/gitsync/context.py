@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypedDict
 
-from cagewrap.gitsync.side import FULL, Side, Stamp
+from cagewrap.diskspace import is_full
+from cagewrap.gitsync.side import Side, Stamp
 
 
 class IndexBase(TypedDict, total=False):
@@ -103,7 +104,7 @@ class Context:
     def failed(self, error: OSError) -> str:
         """Something could not be written: it is tried again where only space is missing. The
         error's text."""
-        if error.errno in FULL:
+        if is_full(error):
             self.is_busy = self.is_full = True
         return error.strerror or str(error)
 

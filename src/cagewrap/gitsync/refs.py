@@ -8,8 +8,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 
 from cagewrap import beneath
+from cagewrap.diskspace import is_full
 from cagewrap.gitsync.names import VALUE_BYTES, is_oid, parse_value
-from cagewrap.gitsync.side import FULL, Side, remove_empty
+from cagewrap.gitsync.side import Side, remove_empty
 
 PACKED_BYTES = 256 << 20
 """A larger packed-refs is not read."""
@@ -166,7 +167,7 @@ def _guarded(failed: dict[str, str], name: str, change: Callable[[], str]) -> No
 def _why(error: OSError) -> str:
     if error.errno == errno.EBUSY:
         return "busy"
-    return "full" if error.errno in FULL else str(error.strerror or error)
+    return "full" if is_full(error) else str(error.strerror or error)
 
 
 def _set(side: Side, refs: Refs, name: str, value: str, oid_length: int) -> str:

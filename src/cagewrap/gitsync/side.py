@@ -18,9 +18,6 @@ LOCK_WAIT_S = 0.01
 DEPTH_LIMIT = 64
 """git's directories are not deeper, an agent's may be."""
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""No space is left: what failed is tried again."""
-
 Stamp = tuple[int, int, int]
 """Inode, nanoseconds of the last change, size: tells a file from a later version of it."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 from typing import NamedTuple
 
@@ -68,10 +67,10 @@ def begin(paths: Paths, name: str) -> Begun:
 
 
 def log(text: str) -> None:
-    """A line in keeper.log."""
+    """A line in keeper.log. On a full disk it is lost, and the keeper goes on."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-    sys.stderr.write(f"{stamp} {text}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        os.write(2, f"{stamp} {text}\n".encode(errors="backslashreplace"))
 
 
 def _clean_up(state: State) -> None:

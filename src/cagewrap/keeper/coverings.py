@@ -60,6 +60,7 @@ class Coverings:
     def plan(self) -> list[Cover]:
         """Make the private copies for a cage that does not run yet, while no agent works in the
         project; how they are to be mounted. What is not among them is `renew`'s. Raises OSError."""
+        planned: list[tuple[str, Cover]] = []
         for path in DIRECTORIES:
             if any(f"/{path}/" in word for word in self._record.run_args):
                 continue  # something is mounted in it: to be seen once the container runs
@@ -71,10 +72,11 @@ class Coverings:
             copy = self._copies.setdefault(path, HeldDirectory(self._store, path))
             self._bring_up_to_date(path, copy)
             over = self._keep(path)
-            self._planned += [
+            planned += [
                 (path, Cover(copy.copy_dir, target, over)) for target in self._targets(path)
             ]
-        return [cover for _, cover in self._planned]
+        self._planned = planned
+        return [cover for _, cover in planned]
 
     def planned(self, seen: Sequence[Identity]) -> None:
         """What is seen where they were to be mounted."""
@@ -226,7 +228,7 @@ class Coverings:
     def _sync(self, path: str) -> None:
         if path in self.is_late:
             return
-        with contextlib.suppress(OSError), self._opened(path) as host:
+        with tree.unless_full(), self._opened(path) as host:
             self._copies[path].sync(host)
 
     @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from cagewrap.diskspace import is_full
 from cagewrap.errors import CagewrapError, InternalError, KeeperError, SessionError
 from cagewrap.keeper import cgroups, handover, namespaces
 from cagewrap.keeper.care import Care
@@ -17,7 +18,7 @@ from cagewrap.keeper.upkeep import Upkeep
 from cagewrap.model import Identity
 from cagewrap.paths import Paths
 from cagewrap.runtimes.oci import runtime
-from cagewrap.sessions import Record
+from cagewrap.sessions import Record, explain_os_error
 
 
 class Running:
@@ -40,6 +41,7 @@ class Running:
         """
         self.record = record
         self.launched = 0
+        self._directory = paths.cage_dir(record.name)
         self._log = log
         pid = container.init_pid
         oci = runtime(record.runtime)
@@ -91,12 +93,15 @@ class Running:
         except CagewrapError as error:
             message.abandon(error)
         except OSError as error:
-            message.abandon(
-                KeeperError(f"The agent could not be started: {error}.", "cagewrap doctor")
-            )
+            message.abandon(self._explain(error))
         except Exception as error:  # noqa: BLE001 - or its shim would wait for ever
             self._log(f"bug: {type(error).__name__}: {error}")
             message.abandon(InternalError(f"A bug in the keeper: {error!r}.", "cagewrap logs"))
+
+    def _explain(self, error: OSError) -> CagewrapError:
+        if is_full(error):
+            return explain_os_error(error, self._directory, self.record.project)
+        return KeeperError(f"The agent could not be started: {error}.", "cagewrap doctor")
 
     def _after(self, message: Message) -> None:
         assert message.request is not None  # noqa: S101

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from cagewrap import protocol, sessions
 from cagewrap.errors import (
     CagewrapError,
+    InternalError,
     KeeperError,
     MountRefusedError,
 )
@@ -76,6 +77,14 @@ class Keeper:
         self.loop.run()
 
     def _container_runs(self) -> None:
+        try:
+            self._take_over()
+        except Exception as error:  # noqa: BLE001 - or the shims would wait for ever
+            log(f"bug: {error!r}")
+            self._fail_all(InternalError(f"A bug in the keeper: {error!r}.", "cagewrap logs"))
+
+    def _take_over(self) -> None:
+        """The container is ours, and can take messages."""
         try:
             self._arrival.enter()
         except (OSError, MountRefusedError) as error:
