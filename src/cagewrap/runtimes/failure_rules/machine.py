@@ -119,7 +119,7 @@ CGROUP = (
 
 STORAGE = (
     Rule(
-        r"(?i)no space left on device|disk quota exceeded",
+        r"(?i)no space left on device|disk quota exceeded|database or disk is full",
         StorageError,
         "The disk with podman's storage or the session's directory is full (bytes, inodes or "
         "quota).",
