@@ -518,14 +518,14 @@ FAILURES = [
             "/tmp/full/.local/share/containers/storage/overlay-layers/tmp/temp-dir-41/0-addition: "
             "no space left on device)"
         ),
-    (
-        "5.8",
-        125,
-        "Error: beginning transaction: database or disk is full",
         errors.StorageError,
         "full",
         "cagewrap gc",
     ),
+    (
+        "5.8",
+        125,
+        "Error: beginning transaction: database or disk is full",
         errors.StorageError,
         "full",
         "cagewrap gc",
