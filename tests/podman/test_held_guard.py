@@ -88,6 +88,33 @@ def test_how_soon_it_is_looked_at(cage: Cage, script: str) -> None:
         agent.kill()
 
 
+HONEST = """
+    set -e
+    git config --global user.name a; git config --global user.email a@b
+    git config --global protocol.file.allow always
+    for n in $(seq 15); do
+        mkdir d$n; cd d$n
+        git init -q up; mkdir up/s up/t; echo x >up/f; echo y >up/s/g; echo y >up/t/h
+        git -C up add .; git -C up commit -qm 1
+        git clone -q up down
+        git -C down config pull.rebase true; git -C down config user.name b
+        git -C down worktree add -q ../wt 2>/dev/null
+        echo z >wt/f; git -C wt commit -qam 2
+        git -C down sparse-checkout set s
+        test ! -e down/t
+        git -C up submodule --quiet add $PWD/down sub; git -C up commit -qm sub
+        git clone -q --bare up bare.git
+        git -C up gc -q; git -C down fetch -q; git -C down status -s
+        test "$(git -C down config user.name)" = b
+        cd ..
+    done
+"""
+
+
+def test_git_works_below_the_root_while_it_is_watched(cage: Cage) -> None:
+    assert cage.run("sh", "-c", f"sleep 1; {HONEST}").err == b""
+
+
 def test_many_directories_at_once(cage: Cage) -> None:
     """More happens than the kernel keeps for us."""
     proof = cage.place.root / "pwned"

@@ -73,6 +73,27 @@ def test_where_a_work_tree_may_lie(
     assert (value in config.read_text()) == is_kept
 
 
+def test_a_remote_in_the_project_stays(project: Path, tmp_path: Path) -> None:
+    (project / "a/.git").mkdir(parents=True)
+    (project / "b").mkdir()
+    (project / "out").symlink_to(tmp_path)
+    text = "".join(
+        f'[remote "{name}"]\n\turl = {url}\n'
+        for name, url in (
+            ("in", f"{project}/b"), ("rel", "../b"), ("up", "../.."), ("elsewhere", f"{tmp_path}"),
+            ("link", "../out"), ("ext", "ext::x"), ("file", f"file://{project}/b"),
+            ("own", "../../project/.git/x"),
+        )
+    )  # fmt: skip
+    config = write(project / "a/.git/config", text + '[branch "x"]\n\tremote = in\n')
+    Walk(str(project), 0, (), str(tmp_path / "files")).run()
+    kept = config.read_text()
+    assert kept.count("[remote") == 2
+    assert f"url = {project}/b" in kept
+    assert "url = ../b" in kept
+    assert "remote = in" in kept
+
+
 def test_a_work_trees_own_part_is_kept(project: Path, tmp_path: Path) -> None:
     part = project / "a/.git/worktrees/x"
     write(part / "HEAD", "ref: refs/heads/x\n")

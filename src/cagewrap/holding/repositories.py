@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
 from cagewrap import beneath
 from cagewrap.gitsync.configrules import is_allowed, is_remote_name, remotes_of
@@ -33,24 +34,33 @@ CONFIG_BYTES = 1 << 17
 _DEPTH = 64
 _LINE_BYTES = 4096
 
-Hold = Callable[[str], None]
-"""Takes the path of a file from the project's root: keep it, and remove it from the project."""
+
+class Hold(Protocol):
+    """Takes the path of a file from the project's root: keep it, and remove it from the project,
+    or leave that to the caller, who puts another in its place at once."""
+
+    def __call__(self, path: str, *, is_replaced: bool = False) -> None:
+        """Raises OSError."""
 
 
 def harmless_config(
-    text: str, may_be_work_tree: Callable[[str], bool] = lambda _path: False
+    text: str,
+    may_be_work_tree: Callable[[str], bool] = lambda _path: False,
+    is_inside: Callable[[str], bool] = lambda _path: False,
 ) -> tuple[str, list[str]]:
     """The text of a configuration without what can name a program, and the keys that went.
 
     It is written anew from what was understood: nothing that git reads in another way stays.
-    may_be_work_tree: whether git may write files there (`core.worktree`).
+    may_be_work_tree: whether git may write files there (`core.worktree`). is_inside: whether a
+    remote's address leads into the project, where what it runs is looked at as well.
     """
     try:
         found = parse(text)
     except ConfigRefusedError:
         return "", ["all of it"]
-    addresses = [key for key, values in found.items() if is_allowed(key, values, ())]
-    remotes = remotes_of(addresses)
+    local = {key for key, values in found.items() if _is_local(key, values, is_inside)}
+    addresses = {key for key, values in found.items() if is_allowed(key, values, ())}
+    remotes = remotes_of(addresses | local)
     kept: dict[str, list[tuple[str, str]]] = {}
     gone: list[str] = []
     for key, values in found.items():
@@ -61,7 +71,7 @@ def harmless_config(
             is_known = is_known and is_remote_name(subsection)
         if key == "core.worktree":
             is_known = all(map(may_be_work_tree, values))
-        if is_known or is_allowed(key, values, remotes):
+        if is_known or key in local or is_allowed(key, values, remotes):
             kept.setdefault(_header(section, subsection), []).extend(
                 (name, value) for value in values
             )
@@ -73,6 +83,12 @@ def harmless_config(
         for line in (header, *(f"\t{name} = {quote(value)}" for name, value in pairs))
     ]
     return "\n".join(lines) + "\n" if lines else "", gone
+
+
+def _is_local(key: str, values: Sequence[str], is_inside: Callable[[str], bool]) -> bool:
+    section, name, what = split_key(key)
+    is_address = section == "remote" and bool(name) and what in ("url", "pushurl")
+    return is_address and is_remote_name(name) and all(map(is_inside, values))
 
 
 def _header(section: str, subsection: str) -> str:
@@ -108,9 +124,15 @@ def tame(root: int, path: str, since_ns: int, hold: Hold) -> list[str]:
     def is_place(value: str) -> bool:
         return _is_place(root, path, value)
 
+    def is_inside(value: str) -> bool:
+        return _is_inside(root, path, value)
+
+    def harmless(text: str) -> tuple[str, list[str]]:
+        return harmless_config(text, is_place, is_inside)
+
     try:
         for name in ("config", "config.worktree"):
-            look(lambda name=name: _tame_config(fd, path, name, since_ns, hold, is_place))  # type: ignore[misc]
+            look(lambda name=name: _tame_config(fd, path, name, since_ns, hold, harmless))  # type: ignore[misc]
         look(lambda: _tame_common(fd, path, since_ns, hold))
         look(lambda: _tame_hooks(fd, path, since_ns, hold))
     finally:
@@ -138,6 +160,16 @@ def tame_all(root: int, path: str, since_ns: int, hold: Hold) -> list[str]:
     return done
 
 
+def _is_inside(root: int, path: str, value: str) -> bool:
+    """Whether a remote's address is a path that leads into the project, below its root."""
+    if not value.isprintable() or value.startswith("-") or ":" in value:
+        return False
+    project = os.readlink(f"/proc/self/fd/{root}")
+    above, is_git_dir, _ = f"{path}/".partition("/.git/")
+    real = beneath.real_path(os.path.join(project, above if is_git_dir else path, value))
+    return real.startswith(project + "/") and not real.startswith(project + "/.git/")
+
+
 def _is_place(root: int, path: str, value: str) -> bool:
     """Whether a work tree may lie there: where the repository lies itself, or below; an owner's
     `git checkout` would write the agent's files elsewhere."""
@@ -156,7 +188,12 @@ def _is_place(root: int, path: str, value: str) -> bool:
 
 
 def _tame_config(
-    fd: int, path: str, name: str, since_ns: int, hold: Hold, is_place: Callable[[str], bool]
+    fd: int,
+    path: str,
+    name: str,
+    since_ns: int,
+    hold: Hold,
+    harmless: Callable[[str], tuple[str, list[str]]],
 ) -> list[str]:
     if not _is_new(fd, name, since_ns):
         return []
@@ -165,10 +202,10 @@ def _tame_config(
     except OSError:  # a symlink, a FIFO
         hold(f"{path}/{name}")
         return [f"{path}/{name}"]
-    text, gone = harmless_config(content.decode("utf-8", "surrogateescape"), is_place)
+    text, gone = harmless(content.decode("utf-8", "surrogateescape"))
     if not gone:
         return []
-    hold(f"{path}/{name}")
+    hold(f"{path}/{name}", is_replaced=True)  # git never finds none
     beneath.write_regular(fd, name, text.encode("utf-8", "surrogateescape"), 0o644)
     return [f"{path}/{name}: {', '.join(gone[:5])}"]
 
@@ -179,7 +216,8 @@ def _tame_common(fd: int, path: str, since_ns: int, hold: Hold) -> list[str]:
         return []
     if path.rpartition("/")[0].endswith("/worktrees"):
         with contextlib.suppress(OSError):
-            if beneath.read_regular(fd, "commondir", _LINE_BYTES).rstrip(b"\r\n") == b"../..":
+            text = beneath.read_regular(fd, "commondir", _LINE_BYTES).rstrip(b"\r\n")
+            if text in (b"../..", b""):  # with nothing in it yet, git refuses it
                 return []
     hold(f"{path}/commondir")
     return [f"{path}/commondir"]

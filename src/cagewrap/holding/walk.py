@@ -181,8 +181,8 @@ class Walk:
         except OSError as error:
             self._failed(error)
 
-    def _hold(self, path: str) -> None:
-        hold(self.root, path, self._files)
+    def _hold(self, path: str, *, is_replaced: bool = False) -> None:
+        hold(self.root, path, self._files, is_replaced=is_replaced)
 
     def _failed(self, error: OSError) -> None:
         if isinstance(error, PermissionError):

@@ -42,10 +42,12 @@ def make_harmless(project: str, since_ns: int, files: str) -> list[str]:
     done: list[str] = []
     with contextlib.suppress(OSError):
         root = tree.open_project(project)
+
+        def keep(path: str, *, is_replaced: bool = False) -> None:
+            hold(root, path, files, is_replaced=is_replaced)
+
         try:
-            done = repositories.tame_all(
-                root, ".git", since_ns - _SLACK_NS, lambda path: hold(root, path, files)
-            )
+            done = repositories.tame_all(root, ".git", since_ns - _SLACK_NS, keep)
         finally:
             os.close(root)
     return [
