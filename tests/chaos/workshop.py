@@ -33,7 +33,8 @@ WORK = (
 mark=$1 session=$2 chat=$3 ran=$4 count=$5
 mkdir -p "${chat%/*}"
 plant() { printf '#!/bin/sh\\ntouch %s 2>/dev/null\\nexit 0\\n' "$ran" >"$1"; chmod +x "$1"; }
-plant .husky/post-index-change; plant .husky/pre-commit; plant .envrc; plant .git/hooks/post-commit
+plant .husky/post-index-change; plant .husky/pre-commit; plant .git/hooks/post-commit
+case $mark in *[048].*) plant .envrc;; esac  # who puts it there all the time is ended
 git config core.fsmonitor "touch $ran 2>/dev/null; false"
 echo up
 n=0
