@@ -206,6 +206,34 @@ def test_project_full_when_commits_are_carried(
     owner.check()
 
 
+@pytest.mark.parametrize("where", ["project", "both"])
+def test_who_fills_the_disk_cannot_keep_a_file_there(
+    small_project: Owner, disk: Disk, where: str
+) -> None:
+    """The owner's version cannot be put back: the agent's is not there either."""
+    owner, cage = small_project, small_project.cage
+    envrc, mise = owner.path / ".envrc", owner.path / "mise.toml"
+    if where == "both":
+        on_small(cage, "state")
+    script = (
+        "echo evil >a; echo evil >b; cat >filler 2>/dev/null </dev/zero;"
+        "mv a mise.toml; mv b .envrc; echo; read x"
+    )
+    with cage.popen("sh", "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
+        assert agent.stdout is not None
+        agent.stdout.readline()
+        assert wait_until(lambda: not mise.exists(), 5)
+        assert wait_until(lambda: not envrc.exists() or envrc.read_text() == "owner\n", 5)
+        agent.communicate(b"\n", 60)
+    assert not envrc.exists() or envrc.read_text() == "owner\n"
+    cage.run("true")
+    assert not mise.exists()
+    (owner.path / "filler").unlink()
+    cage.text("true")
+    assert wait_until(envrc.exists, 5)
+    assert envrc.read_text() == "owner\n"
+
+
 def test_podmans_storage_full(make_cage: Callable[..., Cage], disk: Disk) -> None:
     cage = on_small(make_cage(), "storage")
     owner = Owner(cage)

@@ -14,6 +14,7 @@ import shutil
 from typing import NamedTuple
 
 from cagewrap import beneath
+from cagewrap.diskspace import is_full
 from cagewrap.holding import tree
 from cagewrap.holding.directory import key_of
 from cagewrap.holding.names import why
@@ -35,10 +36,20 @@ class HeldFile(NamedTuple):
 
 
 def hold(root: int, path: str, files: str, *, is_replaced: bool = False) -> None:
-    """Move a file or symlink out of the project, to `files`.
+    """Move a file or symlink out of the project, to `files`; with a full disk only out of the way,
+    to another name beside it.
 
     is_replaced: the caller puts another in its place, so that it is never missing.
     """
+    try:
+        _hold(root, path, files, is_replaced=is_replaced)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        tree.put_aside(root, path)
+
+
+def _hold(root: int, path: str, files: str, *, is_replaced: bool) -> None:
     os.makedirs(files, mode=0o700, exist_ok=True)
     target = os.path.join(files, key_of(path))
     _clear(target + _LIVE)

@@ -242,6 +242,23 @@ def put_link(root: int, path: str, text: str) -> None:
         os.rename(temporary, name, src_dir_fd=above, dst_dir_fd=above)
 
 
+def put_aside(root: int, path: str) -> None:
+    """Give a file another name beside it, which needs no space; where even that fails,
+    remove it."""
+    with contextlib.suppress(FileNotFoundError), parent(root, path) as (above, name):
+        try:
+            aside = f"{name}.agent-{os.urandom(4).hex()}"
+            os.rename(name, aside, src_dir_fd=above, dst_dir_fd=above)
+        except OSError:
+            os.unlink(name, dir_fd=above)
+
+
+def unlink(root: int, path: str) -> None:
+    """Remove a file or symlink, if it is there."""
+    with contextlib.suppress(FileNotFoundError), parent(root, path) as (above, name):
+        os.unlink(name, dir_fd=above)
+
+
 def remove(root: int, path: str) -> None:
     """Remove a file or symlink, and the directories above it that are empty then."""
     parts = _parts(path)

@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Iterable
 
+from cagewrap.diskspace import is_full
 from cagewrap.holding import tree
 from cagewrap.holding.leases import is_open_for_writing
 from cagewrap.holding.names import DIRECTORIES, FILES, is_nested
@@ -33,7 +34,8 @@ _TRUSTED = 64
 
 
 class Known:
-    """One path. digest: of the owner's version. mode: its permissions."""
+    """One path. digest: of the owner's version. mode: its permissions. is_owed: the agent's was
+    taken away, and the owner's is put back when there is space for it."""
 
     def __init__(
         self,
@@ -41,12 +43,15 @@ class Known:
         mode: int = 0o644,
         stamp: Stamp | None = None,
         trusted: list[str] | None = None,
+        *,
+        is_owed: bool = False,
     ) -> None:
         """Empty, unless it is said."""
         self.digest = digest
         self.mode = mode
         self.stamp = stamp
         self.trusted: list[str] = [] if trusted is None else trusted
+        self.is_owed = is_owed
 
 
 class Watch:
@@ -101,8 +106,10 @@ class Watch:
 
         since_ns: an agent works, since then: a file that changes meanwhile is left alone.
         """
-        stamp = self._stamp(root, path)
         known = self.known.get(path)
+        if known is not None and known.is_owed and not self._repay(root, path, known):
+            return False
+        stamp = self._stamp(root, path)
         if known is not None and known.stamp == stamp:
             return False
         if since_ns:
@@ -130,8 +137,10 @@ class Watch:
         self.denied, self.written = [], []
         is_changed = False
         for path in paths or self.paths:
-            stamp = self._stamp(root, path)
             known = self.known.get(path)
+            if known is not None and known.is_owed:
+                is_changed |= self._repay(root, path, known)
+            stamp = self._stamp(root, path)
             if stamp is None and (known is None or known.stamp is None):
                 continue
             if known is None:
@@ -170,18 +179,39 @@ class Watch:
 
     def _take(self, root: int, path: str, known: Known) -> None:
         """Keep a version, as a copy that no descriptor of an agent's leads to; put back the
-        owner's."""
+        owner's. On a full disk the agent's goes all the same: it may have filled it."""
         is_known = known.digest not in (tree.MISSING, tree.TOO_LARGE)
         content = self._content(known.digest) if is_known else None
         hold(root, path, self.files_dir, is_replaced=content is not None)
         if content is None:
             return
+        try:
+            self._put_back(root, path, known, content)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            tree.unlink(root, path)
+            known.is_owed = True
+
+    def _put_back(self, root: int, path: str, known: Known, content: bytes) -> None:
         if known.digest.startswith("l:"):
             tree.put_link(root, path, os.fsdecode(content))
-        else:
-            tree.put(root, path, content)
-            with contextlib.suppress(OSError):
-                set_mode(root, path, known.mode)
+            return
+        tree.put(root, path, content)
+        with contextlib.suppress(OSError):
+            set_mode(root, path, known.mode)
+
+    def _repay(self, root: int, path: str, known: Known) -> bool:
+        """Put back what could not be put back before; whether there was space, or something else
+        has come to its place meanwhile."""
+        content = self._content(known.digest)
+        try:
+            if content is not None and self._stamp(root, path) is None:
+                self._put_back(root, path, known, content)
+        except OSError:
+            return False
+        known.is_owed = False
+        return True
 
     def accept(self, root: int, held: HeldFile) -> None:
         """The owner wants the agent's version."""
@@ -239,7 +269,7 @@ class Watch:
         self.known = {
             path: Known(
                 one["digest"], one["mode"], tuple(one["stamp"]) if one["stamp"] else None,
-                one["trusted"],
+                one["trusted"], is_owed=one.get("is_owed", False),
             )
             for path, one in written.items()
         }  # fmt: skip
