@@ -13,6 +13,7 @@ from cagewrap.errors import ConfigInvalidError
 from cagewrap.flags import FlagValues, Kind, Setting, Values, collect, shown
 from cagewrap.model import (
     AgentLogin,
+    AgentProgram,
     EnvPolicy,
     Limits,
     LoginSettings,
@@ -98,6 +99,7 @@ def resolve(
             token_command=_last(levels, table.LOGIN_TOKEN_COMMAND),
             agents=_merge_agents(_all(levels, table.LOGIN_AGENTS), home),
         ),
+        agents=_merge_programs(_all(levels, table.AGENTS), home),
     )
     return Resolved(settings, sources)
 
@@ -223,6 +225,12 @@ def _merge_agents(agents: tuple[AgentLogin, ...], home: str) -> tuple[AgentLogin
     merged = {
         one.name: one._replace(token_file=expand_home(one.token_file, home)) for one in agents
     }
+    return tuple(merged.values())
+
+
+def _merge_programs(agents: tuple[AgentProgram, ...], home: str) -> tuple[AgentProgram, ...]:
+    """One program per agent: the later one holds."""
+    merged = {one.name: one._replace(program=expand_home(one.program, home)) for one in agents}
     return tuple(merged.values())
 
 

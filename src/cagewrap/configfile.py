@@ -18,6 +18,8 @@ from cagewrap.flags import Kind, Setting, Values, collect, shown
 from cagewrap.values import BadValueError, nearest, parse_path
 
 LOGIN = "login"
+AGENTS = "agents"
+_TABLES_OF_TABLES = (table.LOGIN_AGENTS.key, table.AGENTS.key)
 
 
 class ProjectTable(NamedTuple):
@@ -134,8 +136,9 @@ def _parse_table(path: str, prefix: str, found: Mapping[str, object]) -> Values:
     for key, value in _flat(path, prefix, found):
         row = rows.get(key)
         if row is None:
-            known = [name for name in rows if name != table.LOGIN_AGENTS.key]
-            raise _unknown_key(path, prefix, key, (*known, *([] if prefix else ["project"])))
+            known = [name for name in rows if name not in _TABLES_OF_TABLES]
+            more = (AGENTS, *([] if prefix else ["project"]))
+            raise _unknown_key(path, prefix, key, (*known, *more))
         try:
             texts = _texts(row, value)
         except BadValueError as error:
@@ -153,11 +156,14 @@ def _parse_table(path: str, prefix: str, found: Mapping[str, object]) -> Values:
 def _flat(path: str, prefix: str, found: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     """The table's keys and values; `[login]` as keys of its own, `login.mode` and so on."""
     for key, value in found.items():
-        if key != LOGIN:
+        if key not in (LOGIN, AGENTS):
             yield key, value
             continue
         if not isinstance(value, dict):
             raise invalid_key(path, prefix + key, f"must be a table: [{prefix}{key}]")
+        if key == AGENTS:
+            yield table.AGENTS.key, value
+            continue
         agents = {name: one for name, one in value.items() if isinstance(one, dict)}
         for name, one in value.items():
             if name not in agents:

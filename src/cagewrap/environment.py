@@ -192,6 +192,7 @@ def agent_environment(  # noqa: PLR0913 - each is a fact of its own, by name
     fixed = {os.fsencode(name): os.fsencode(value) for name, value in policy.fixed}
     _refuse_descriptors({**passed, **fixed})
     result = {b"PATH": DEFAULT_PATH, **image}
+    result[b"PATH"] = result[b"PATH"] or DEFAULT_PATH  # an image can say `ENV PATH=`
     result.update((name, value) for name, value in passed.items() if name not in _LOCALE_NAMES)
     result.update(_locale(passed, image))
     result.pop(b"TZ", None)

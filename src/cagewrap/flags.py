@@ -12,9 +12,17 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeVar, cast
 
-from cagewrap import loginspec, mountspec, values
+from cagewrap import agentspec, loginspec, mountspec, values
 from cagewrap.errors import UsageError
-from cagewrap.model import AgentLogin, Identity, LoginMode, Mount, NetworkMode, PortForward
+from cagewrap.model import (
+    AgentLogin,
+    AgentProgram,
+    Identity,
+    LoginMode,
+    Mount,
+    NetworkMode,
+    PortForward,
+)
 from cagewrap.values import BadValueError, EnvEntry
 
 T = TypeVar("T")
@@ -156,6 +164,9 @@ LOGIN_AGENTS: Setting[tuple[AgentLogin, ...]] = Setting(
     "login.NAME", "", "TABLE", Kind.TABLE, "", _each(loginspec.parse_agent), (),
     "an API that an agent reaches through the broker", pair=loginspec.agent_text,
     is_sensitive=True)
+AGENTS: Setting[tuple[AgentProgram, ...]] = Setting(
+    "agents.NAME", "", "TABLE", Kind.TABLE, "", _each(agentspec.parse_agent), (),
+    "which program an agent is: host, image, auto or a path", pair=agentspec.agent_text)
 DRY_RUN: Setting[bool] = Setting(
     "dry_run", "--dry-run", "", Kind.SWITCH, "", values.parse_switch, False,  # noqa: FBT003
     "show what would be done, and do nothing", in_file=False)
@@ -172,7 +183,7 @@ SETTINGS: tuple[Setting[object], ...] = (
     MOUNT, HIDE, ENV, PASS_ENV, SECRET, SECRET_FILES,
     MEMORY, CPUS, PIDS, SHM_SIZE, DEVICE, PUBLISH, HOST_PORT, PODMAN_ARG,
     SHARE, SESSION_ENV, IDLE_STOP, KEEP_FOR,
-    LOGIN, LOGIN_CLAUDE, LOGIN_TOKEN_COMMAND, LOGIN_AGENTS,
+    LOGIN, LOGIN_CLAUDE, LOGIN_TOKEN_COMMAND, LOGIN_AGENTS, AGENTS,
 )  # fmt: skip
 ACTIONS: tuple[Setting[object], ...] = (DRY_RUN, VERBOSE, DEBUG)
 FLAGS: tuple[Setting[object], ...] = tuple(row for row in (*SETTINGS, *ACTIONS) if row.flag)

@@ -45,8 +45,13 @@ def is_claude(path: str) -> bool:
     head = _head(path)
     return bool(head) and (
         head.startswith(_ELF)
-        or (head.startswith(b"#!") and not _RUNS_US.search(head) and not _is_stub(head))
+        or (head.startswith(b"#!") and not runs_us(head) and not _is_stub(head))
     )
+
+
+def runs_us(head: bytes) -> bool:
+    """Whether a script, of which this is the beginning, runs cagewrap."""
+    return bool(_RUNS_US.search(head))
 
 
 def is_native(path: str) -> bool:

@@ -365,6 +365,7 @@ def _policy(settings: Settings) -> list[list[bytes]]:
         [os.fsencode(name) for name in policy.secret_names],
         [os.fsencode(f"{name}={path}") for name, path in policy.secret_files],
         [auth.pack(settings.login)],
+        [os.fsencode(f"{one.name}={one.program}") for one in settings.agents],
     ]
 
 

@@ -122,6 +122,16 @@ class LoginSettings(NamedTuple):
     directory: str = ""
 
 
+class AgentProgram(NamedTuple):
+    """`[agents.NAME]`: where the program of that name comes from.
+
+    program: `host`, `image`, `auto` (this machine's, if it is an agent's and there), or a path.
+    """
+
+    name: str
+    program: str
+
+
 class Settings(NamedTuple):
     """The settings in force: defaults < file < project table < environment < flags.
 
@@ -148,6 +158,7 @@ class Settings(NamedTuple):
     idle_stop_s: float
     keep_for_s: float
     login: LoginSettings = LoginSettings()
+    agents: tuple[AgentProgram, ...] = ()
 
 
 class Owner(NamedTuple):

@@ -60,6 +60,14 @@ class Paths(NamedTuple):
         """The login directory that cages of mode `directory` share, and write to."""
         return os.path.join(self.state_dir, "login", "shared", "claude")
 
+    def bin_dir(self, name: str) -> str:
+        """The names of this machine's programs that are lent to the cage `name`."""
+        return os.path.join(self.cages_dir, name, "bin")
+
+    def loans_file(self, name: str) -> str:
+        """Where in the cage `name` places were made for what is lent."""
+        return os.path.join(self.cages_dir, name, "loans.json")
+
     def log_file(self, name: str) -> str:
         """The keeper's log of the cage `name`."""
         return os.path.join(self.cages_dir, name, "keeper.log")

@@ -11,7 +11,7 @@ This module is on the wrap path: it imports nothing.
 
 from __future__ import annotations
 
-VERSION = b"cagewrap-2"
+VERSION = b"cagewrap-3"
 
 # shim -> keeper
 REQUEST = b"R"

@@ -76,7 +76,7 @@ def test_run_args_whole():
         "--log-driver", "none",
         "--http-proxy=false",
         "--image-volume=ignore", "--no-healthcheck",
-        "--stop-timeout", "2",
+        "--stop-signal", "TERM", "--stop-timeout", "2",
         "--security-opt", "label=disable",
         "--userns", "host",
         "--pid", "private", "--ipc", "private", "--uts", "private", "--cgroupns", "private",

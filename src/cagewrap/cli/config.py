@@ -92,6 +92,7 @@ def show_settings(settings: Settings) -> dict[str, object]:
         "login.mode": settings.login.mode.value,
         "login.claude": settings.login.claude,
         "login.token_command": list(settings.login.token_command),
+        "agents.NAME": {one.name: {"program": one.program} for one in settings.agents},
         "login.NAME": {one.name: loginspec.shown(one) for one in settings.login.agents},
     }
 

@@ -14,7 +14,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from cagewrap.keeper import namespaces
@@ -30,6 +31,8 @@ _ANYTHING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _READ_ONLY = (ctypes.c_uint64 * 4)(1, 0, 0, 0)
 """struct mount_attr: set MOUNT_ATTR_RDONLY, clear nothing."""
+_WRITABLE = (ctypes.c_uint64 * 4)(0, 1, 0, 0)
+"""The other way round."""
 
 Identity = tuple[int, int]
 """Device and inode."""
@@ -86,23 +89,32 @@ def attach(init_pid: int, covers: Sequence[Cover]) -> list[Identity]:
 
     Raises OSError when one could not be mounted.
     """
+    return attached(init_pid, covers, attach_clones)
+
+
+def attached(
+    init_pid: int,
+    covers: Sequence[Cover],
+    attach_all: Callable[[Sequence[int], Sequence[Cover]], list[Identity]],
+) -> list[Identity]:
+    """What `attach_all` does in the container with clones of the sources. Raises OSError."""
+
+    def work() -> bytes:
+        namespaces.enter(user)
+        clones = clone(covers)
+        namespaces.enter(mounts)
+        return json.dumps(attach_all(clones, covers)).encode()
+
     user = namespaces.podman_user_namespace(init_pid)
     try:
         mounts = os.open(f"/proc/{init_pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            answer = namespaces.run_in_child(lambda: _attach_all(user, mounts, covers))
+            answer = namespaces.run_in_child(work)
         finally:
             os.close(mounts)
     finally:
         os.close(user)
     return [(int(device), int(inode)) for device, inode in json.loads(answer)]
-
-
-def _attach_all(user: int, mounts: int, covers: Sequence[Cover]) -> bytes:
-    namespaces.enter(user)
-    clones = clone(covers)
-    namespaces.enter(mounts)
-    return json.dumps(attach_clones(clones, covers)).encode()
 
 
 def clone(covers: Sequence[Cover]) -> list[int]:
@@ -118,6 +130,56 @@ def attach_clones(clones: Sequence[int], covers: Sequence[Cover]) -> list[Identi
     return [_attach(clone, cover) for clone, cover in zip(clones, covers, strict=True)]
 
 
+@contextmanager
+def writable_root() -> Iterator[None]:
+    """For this process alone, in a container's mount namespace: `/` is its layer, without what is
+    mounted below it, and writable where the container has it read-only. Raises OSError.
+    """
+    before = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = _OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC
+    root = _check(_libc.syscall(_OPEN_TREE, before, b"", flags))
+    try:
+        _set(root, _WRITABLE)
+        os.fchdir(root)
+        os.chroot(".")
+        yield
+    finally:
+        os.fchdir(before)
+        os.chroot(".")
+        os.close(root)
+        os.close(before)
+
+
+@contextmanager
+def writable(path: str) -> Iterator[None]:
+    """Take the read-only flag from what is mounted at a path, for a moment in which nobody else
+    runs in the container. Raises OSError."""
+    mount = os.open(path, _ANYTHING)
+    try:
+        _set(mount, _WRITABLE)
+        try:
+            yield
+        finally:
+            _set(mount, _READ_ONLY)
+    finally:
+        os.close(mount)
+
+
+def move_to(clone: int, path: str) -> None:
+    """Attach a detached mount at a path, over whatever lies there. Raises OSError."""
+    target = os.open(path, _ANYTHING)
+    try:
+        _check(_libc.syscall(_MOVE_MOUNT, clone, b"", target, b"", _EMPTY_PATHS))
+    finally:
+        os.close(target)
+
+
+def _set(mount: int, attributes: ctypes.Array[ctypes.c_uint64]) -> None:
+    size = ctypes.c_size_t(ctypes.sizeof(attributes))
+    wanted = ctypes.byref(attributes)
+    _check(_libc.syscall(_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH, wanted, size))
+
+
 def _clone(cover: Cover) -> int:
     fd = os.open(cover.source, _ANYTHING)
     try:
@@ -129,9 +191,7 @@ def _clone(cover: Cover) -> int:
         flags = _OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC
         clone = _check(_libc.syscall(_OPEN_TREE, fd, b"", flags))
         if cover.is_readonly:
-            size = ctypes.c_size_t(ctypes.sizeof(_READ_ONLY))
-            wanted = ctypes.byref(_READ_ONLY)
-            _check(_libc.syscall(_MOUNT_SETATTR, clone, b"", _AT_EMPTY_PATH, wanted, size))
+            _set(clone, _READ_ONLY)
         return clone
     finally:
         os.close(fd)

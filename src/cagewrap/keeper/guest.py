@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import NamedTuple
 
-from cagewrap.keeper import namespaces
+from cagewrap.keeper import covers, namespaces
 
 
 class Owner(NamedTuple):
@@ -30,11 +31,34 @@ def set_home(owner: Owner) -> None:
     after = passwd_with_home(before, *owner)
     if after == before:
         return
+    try:
+        _write_passwd(after)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        _write_readonly_passwd(after)
+
+
+def _write_passwd(text: str) -> None:
     os.makedirs("/etc", exist_ok=True)
     with open("/etc/passwd.cagewrap", "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(after)
+        file.write(text)
     os.chmod("/etc/passwd.cagewrap", 0o644)
     os.replace("/etc/passwd.cagewrap", "/etc/passwd")
+
+
+def _write_readonly_passwd(text: str) -> None:
+    """Where `/` is read-only; podman has mounted a file of its own if the image has none."""
+    if os.path.exists("/etc/passwd") and os.stat("/etc/passwd").st_dev != os.stat("/etc").st_dev:
+        with (
+            covers.writable("/etc/passwd"),
+            open("/etc/passwd", "r+", encoding="utf-8", errors="surrogateescape") as file,
+        ):
+            file.write(text)
+            file.truncate()
+    else:
+        with covers.writable_root():
+            _write_passwd(text)
 
 
 def passwd_with_home(text: str, uid: int, gid: int, name: str, home: str) -> str:

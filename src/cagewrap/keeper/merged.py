@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable
@@ -30,9 +31,14 @@ def kept_by_keepers(path: str) -> dict[str, Any]:
 
 def judge_of(record: Record, paths: Paths) -> Callable[[str], bool]:
     """Whether a real path of the owner's may be copied into the cage of that record."""
-    owner = Owner(os.getuid(), os.getgid(), "", record.home)
-    places = protected.protected_places(owner, paths, os.environ)
-    return may_copy(places, WrittenByCages(paths))
+    return may_copy(owners_places(record.home, paths), WrittenByCages(paths))
+
+
+@functools.cache
+def owners_places(home: str, paths: Paths) -> tuple[protected.Place, ...]:
+    """The places that no cage may hold, looked up once for each keeper: it takes 3 ms."""
+    owner = Owner(os.getuid(), os.getgid(), "", home)
+    return protected.protected_places(owner, paths, os.environ)
 
 
 class MergedFile:

@@ -84,6 +84,7 @@ class Message:
     def launch(
         self,
         launcher: Launcher,
+        argv: tuple[bytes, ...],
         env: dict[bytes, bytes],
         cgroup: str,
         ending: Callable[[Message], None],
@@ -98,7 +99,7 @@ class Message:
         self._oom_before = launcher.oom_kills()
         stdio = self.streams.open()
         launch = Launch(
-            argv=self.request.argv,
+            argv=argv,
             env=tuple(name + b"=" + value for name, value in env.items()),
             cwd=self.request.cwd,
             umask=shim_umask(self.peer_pid),

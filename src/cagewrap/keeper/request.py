@@ -25,7 +25,8 @@ class Request(NamedTuple):
     """What a shim asks for.
 
     is_relayed: the shim stands between the agent and a terminal. terminal: None for streams.
-    login: the settings of its login, as `auth.pack` makes them.
+    login: the settings of its login, as `auth.pack` makes them. agents: by name of a program,
+    where it comes from (`AgentProgram`).
     """
 
     argv: tuple[bytes, ...]
@@ -38,14 +39,14 @@ class Request(NamedTuple):
     secret_names: tuple[str, ...]
     secret_files: tuple[tuple[str, str], ...]
     login: bytes = b""
+    agents: tuple[tuple[str, str], ...] = ()
 
 
 def parse_request(body: bytes) -> Request:
     """Read a request's body. Raises KeeperError when it is not one."""
     try:
-        head, argv, env, (cwd,), passed, fixed, names, files, (login,) = protocol.unpack_sections(
-            body
-        )
+        head, argv, env, (cwd,), *policy = protocol.unpack_sections(body)
+        passed, fixed, names, files, (login,), agents = policy
         terminal = parse_terminal(head[1:]) if head[0] == protocol.MODE_TERMINAL else None
     except ValueError as error:
         raise KeeperError("The keeper was sent a request it cannot read.", "") from error
@@ -62,6 +63,7 @@ def parse_request(body: bytes) -> Request:
         secret_names=tuple(_texts(names)),
         secret_files=tuple(_text_pair(entry) for entry in files),
         login=login,
+        agents=tuple(_text_pair(entry) for entry in agents),
     )
 
 

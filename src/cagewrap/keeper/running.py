@@ -14,6 +14,7 @@ from cagewrap.keeper.launcher import Inside, Launcher, look_inside
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.message import Message
 from cagewrap.keeper.ports import Ports
+from cagewrap.keeper.programs import Programs
 from cagewrap.keeper.upkeep import Upkeep
 from cagewrap.model import Identity
 from cagewrap.paths import Paths
@@ -56,6 +57,7 @@ class Running:
         self.message_parent = self._take_cgroup(inside) if inside.own_cgroup else our_cgroup
         self.upkeep = Upkeep(record, pid)
         self.ports = Ports(loop, record.name, pid)
+        self._programs = Programs(record, paths, pid, log)
         self.cares = tuple(cares)
 
     def open_ports(self, note: Callable[[str], None]) -> None:
@@ -89,7 +91,9 @@ class Running:
             env = handover.environment(request, self.record, self.launcher.inside.environment)
             for care in self.cares:
                 env |= care.environment(request, env)
-            message.launch(self.launcher, env, self._message_cgroup(), self._after)
+            command = self._programs.command(request, env, message.note)
+            env |= command.env
+            message.launch(self.launcher, command.argv, env, self._message_cgroup(), self._after)
         except CagewrapError as error:
             message.abandon(error)
         except OSError as error:

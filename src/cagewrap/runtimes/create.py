@@ -10,8 +10,8 @@ from cagewrap.runtimes.podman import INIT_TARGET, STOP_TIMEOUT_S
 
 _OURS = (
     "--cgroups", "--cidfile", "--detach", "--entrypoint", "--init", "--name", "--pid",
-    "--pidfile", "--privileged", "--replace", "--restart", "--rm", "--runtime", "--user",
-    "--userns", "--workdir", "-d", "-u", "-w",
+    "--pidfile", "--privileged", "--replace", "--restart", "--rm", "--runtime", "--stop-signal",
+    "--user", "--userns", "--workdir", "-d", "-u", "-w",
 )  # fmt: skip
 """Options of podman that the keeper relies on, or that would take a cage's walls away."""
 
@@ -46,7 +46,8 @@ def run_args(spec: CageSpec, *, pid_file: str, init: str, owner: Owner) -> tuple
         "--http-proxy=false",
         # A VOLUME of the image may lie over the project; a health check would run unasked.
         "--image-volume=ignore", "--no-healthcheck",
-        "--stop-timeout", str(STOP_TIMEOUT_S),
+        # Of the image's own STOPSIGNAL the init may know nothing.
+        "--stop-signal", "TERM", "--stop-timeout", str(STOP_TIMEOUT_S),
         "--security-opt", "label=disable",
         "--userns", "host" if spec.identity is Identity.ROOT else "keep-id",
         # Said although they are podman's defaults: containers.conf can set weaker ones.
