@@ -116,7 +116,7 @@ class Sessions:
     def _containers(self) -> list[dict[str, Any]] | None:
         """What podman lists with our labels; None when it does not answer."""
         try:
-            done = self._podman(podman.list_args(self.paths.state_dir))
+            done = self.podman(podman.list_args(self.paths.state_dir))
             listed = json.loads(done.stdout or b"[]") if done.returncode == 0 else None
         except (CagewrapError, ValueError):
             return None
@@ -141,11 +141,11 @@ class Sessions:
 
         A keeper that does not answer is killed.
         """
-        with self._at_rest(record) as done:
+        with self.at_rest(record) as done:
             return done
 
     @contextmanager
-    def _at_rest(self, record: Record) -> Iterator[Done]:
+    def at_rest(self, record: Record) -> Iterator[Done]:
         """A session that is stopped, and that nobody starts meanwhile."""
         has_stopped = False
         for _ in range(_STOP_TRIES):
@@ -183,7 +183,7 @@ class Sessions:
         kill_leftovers(state)
         is_running = sessions.is_alive(state.init_pid, state.init_start, state.boot_id)
         if is_running or (is_begun and self._is_begun(record.name)):
-            self._check(self._podman(podman.stop_args(record.name)), record)
+            self._check(self.podman(podman.stop_args(record.name)), record)
         if state.cgroup:
             cgroups.remove(state.cgroup)
         self._remove_runtime_files(record.name)
@@ -199,35 +199,36 @@ class Sessions:
         Raises SessionError while messages run, unless forced.
         """
         if not force:
-            self._refuse_at_work(record)
-        with self._at_rest(record):
+            self.refuse_at_work(record, f"cagewrap rm --force {record.name}")
+        with self.at_rest(record):
             self._remove_container(record.name)
             gitcarry.carry_last(self.paths, record)
             if record.layer_image:
-                self._podman(podman.remove_image_args(record.layer_image))
+                self.podman(podman.remove_image_args(record.layer_image))
             self._remove_directory(record.name)
         places.forget(self.paths, record.project)
         return Done("removed", record.name)
 
-    def _refuse_at_work(self, record: Record) -> None:
+    def refuse_at_work(self, record: Record, hint: str) -> None:
+        """Raise SessionError while messages of a session run. hint: what ends them."""
         try:
             answer = control.ask(self.paths, record.name, {"do": "status"}) or {}
         except CagewrapError as error:
             raise SessionError(
                 f"{error.message} An agent may be at work.",
-                f"cagewrap rm --force {record.name}",
+                hint,
             ) from error
         running = int(str(answer.get("messages", 0)))
         if running:
             raise SessionError(
                 f"{record.name} has {running} agent(s) at work.",
-                f"cagewrap rm --force {record.name}",
+                hint,
             )
 
     def recreate(self, record: Record, *, fresh: bool) -> Done:
         """Make its container anew with the settings of now; HOME is kept, and so is what was
         installed, unless `fresh` or another image is wanted."""
-        with self._at_rest(record):
+        with self.at_rest(record):
             return self._recreate(record, fresh=fresh)
 
     def _recreate(self, record: Record, *, fresh: bool) -> Done:
@@ -235,11 +236,13 @@ class Sessions:
         layer = f"localhost/cagewrap-session:{record.name}" if keeps else ""
         has_container = bool(sessions.read_state(self.paths, record.name).container_id)
         if keeps and has_container:
-            committed = self._podman(podman.commit_args(record.name, layer), timeout_s=TREE_S)
-            self._check(committed, record)
+            self._keep_layer(record, layer)
         elif keeps:
             layer = record.layer_image
+        before = self.image_of(record) if has_container and record.layer_image else ""
         self._remove_container(record.name)
+        if before:
+            self.podman(podman.remove_image_args(before))  # fails if it is still the layer's image
         sessions.make_private(self.paths.cage_login_dir(record.name))
         args = record.wanted_args or record.run_args
         image = layer or record.wanted_image or record.image
@@ -256,8 +259,31 @@ class Sessions:
         sessions.write_record(self.paths, changed)
         sessions.write_state(self.paths, record.name, State())
         if record.layer_image and not layer:
-            self._podman(podman.remove_image_args(record.layer_image))
+            self.podman(podman.remove_image_args(record.layer_image))
         return Done("recreated", record.name, "what was installed is kept" if layer else "")
+
+    def _keep_layer(self, record: Record, name: str) -> None:
+        """Make an image of what is installed: one layer, however often that is done."""
+        from cagewrap import squash  # not for those who only list
+
+        below = squash.find_base(self.podman, self.image_of(record))
+        labels = {podman.BASE_LABEL: below.id, podman.LAYERS_LABEL: str(len(below.layers))}
+        self.commit(record, name, labels)
+        if squash.count_layers(self.podman, name) > len(below.layers) + 1:
+            old = self.podman(podman.image_id_args(name)).stdout.decode().strip()
+            squash.flatten(self.podman, name, below, name, labels)
+            self.podman(podman.remove_image_args(old))
+
+    def commit(self, record: Record, name: str, labels: Mapping[str, str] = {}) -> None:
+        """Make an image of a stopped session's container as it is."""
+        argv = podman.commit_args(record.name, name, labels)
+        self._check(self.podman(argv, timeout_s=TREE_S), record)
+
+    def image_of(self, record: Record) -> str:
+        """The id of the image that a session's container was made from."""
+        done = self.podman(podman.image_args(record.name))
+        self._check(done, record)
+        return done.stdout.decode().strip()
 
     def open_port(self, record: Record, host: int, cage: int) -> Done:
         """Make a port of the cage's loopback reachable on the host's. Starts the cage."""
@@ -337,7 +363,7 @@ class Sessions:
         return [name for name in names if not os.path.lexists(self.paths.record_file(name))]
 
     def _remove_container(self, name: str) -> None:
-        done = self._podman(podman.remove_args(name))
+        done = self.podman(podman.remove_args(name))
         if done.returncode and not podman.says_missing(done.stderr):
             raise _explained(done)
 
@@ -357,7 +383,7 @@ class Sessions:
                 os.rename(self.paths.cage_dir(name), path)
             except FileNotFoundError:
                 return
-        done = self._podman(foreign.remove_args(path), timeout_s=TREE_S)
+        done = self.podman(foreign.remove_args(path), timeout_s=TREE_S)
         if os.path.lexists(path):
             raise SessionError(
                 f"{path} cannot be deleted: {done.stderr.strip()[-200:]}",
@@ -374,12 +400,12 @@ class Sessions:
 
     def foreign_files(self, directory: str) -> tuple[str, ...]:
         """Paths below a directory that belong to a user of a cage other than its root."""
-        done = self._podman(foreign.find_args(directory), timeout_s=TREE_S)
+        done = self.podman(foreign.find_args(directory), timeout_s=TREE_S)
         return foreign.parse(done.stdout)
 
     def take_back(self, directory: str) -> Done:
         """Make such files the owner's."""
-        done = self._podman(foreign.take_back_args(directory), timeout_s=TREE_S)
+        done = self.podman(foreign.take_back_args(directory), timeout_s=TREE_S)
         if done.returncode:
             raise SessionError(
                 f"Some files could not be taken back: {done.stderr.strip()[-200:]}",
@@ -389,7 +415,8 @@ class Sessions:
 
     # -- podman --------------------------------------------------------------------------------
 
-    def _podman(self, argv: Sequence[str], timeout_s: float = PODMAN_S) -> proc.Outcome:
+    def podman(self, argv: Sequence[str], timeout_s: float = PODMAN_S) -> proc.Outcome:
+        """Run podman to its end; one that lost its pause process is mended first."""
         done = proc.capture(argv, timeout_s=timeout_s, env=self.env)
         if done.returncode and podman.says_wedged(done.stderr):
             proc.capture(podman.migrate_args(), timeout_s=timeout_s, env=self.env)

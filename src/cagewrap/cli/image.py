@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from cagewrap.cli.fromsession import from_session
 from cagewrap.errors import CagewrapError, UsageError
 from cagewrap.image import DEFAULT_NAME, DEFAULT_SUITE, SUITES, Images, Recipe, read_base_packages
 from cagewrap.paths import paths_from_env
@@ -92,6 +93,9 @@ def remove(*, names: tuple[str, ...], as_json: bool) -> None:
         click.echo(envelope(failure, done=done))
     if failure is not None:
         raise failure
+
+
+image.add_command(from_session)
 
 
 def _images() -> Images:

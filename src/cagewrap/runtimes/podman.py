@@ -5,6 +5,8 @@ Pure: values in, argv out. Small: the keeper imports it before anything else.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 INIT_TARGET = "/dev/cagewrap-init"
 """Where the host's catatonit appears inside. /dev is a tmpfs of the container's own, so nothing
 is left in the image's layer and a read-only image works too."""
@@ -39,7 +41,23 @@ def list_args(state_dir: str) -> tuple[str, ...]:
     return ("podman", "ps", "--all", "--format", "json", "--filter", label)
 
 
-def commit_args(name: str, image: str) -> tuple[str, ...]:
+BASE_LABEL = "cagewrap.base"
+"""On an image made of a session's layer: the id of the image below it."""
+LAYERS_LABEL = "cagewrap.base-layers"
+"""How many of its layers are that image's."""
+
+
+def image_args(name: str) -> tuple[str, ...]:
+    """Prints the id of the image that a container was made from."""
+    return ("podman", "container", "inspect", "--format", "{{.Image}}", name)
+
+
+def image_id_args(image: str) -> tuple[str, ...]:
+    """Prints the id of an image."""
+    return ("podman", "image", "inspect", "--format", "{{.Id}}", image)
+
+
+def commit_args(name: str, image: str, labels: Mapping[str, str]) -> tuple[str, ...]:
     """Make an image of a stopped container's layer. Mounts (HOME, project) are not in it.
 
     The labels that say what is a cage are blanked: a container of the owner's made from this image
@@ -49,6 +67,7 @@ def commit_args(name: str, image: str) -> tuple[str, ...]:
         "podman", "commit", "--quiet",
         "--change", "LABEL cagewrap.name=",
         "--change", "LABEL cagewrap.state=",
+        *(word for key, value in labels.items() for word in ("--change", f"LABEL {key}={value}")),
         name, image,
     )  # fmt: skip
 
