@@ -20,6 +20,7 @@ from cagewrap.errors import ConfigInvalidError, UnsupportedError
 from cagewrap.flags import parse_wrap_flags
 from cagewrap.model import (
     AgentLogin,
+    AgentProgram,
     Identity,
     LoginMode,
     LoginSettings,
@@ -100,6 +101,10 @@ ssh_agent = true
 mode = "token"
 claude = "~/bin/claude"
 token_command = ["pass", "show", "claude"]
+[agents.claude]
+program = "image"
+[agents.mine]
+program = "~/tools/mine"
 [login.codex]
 base_url = "https://api.example.com/v1/"
 paths = ["POST /responses", "GET /models*"]
@@ -151,7 +156,12 @@ def test_every_key_of_the_file(write):
             ),
         ),
     )
+    assert settings.agents == (
+        AgentProgram("claude", "image"),
+        AgentProgram("mine", "/home/me/tools/mine"),
+    )
     keys = {row.key.removeprefix("login.") for row in flags.SETTINGS if row.in_file}
+    keys -= {"agents.NAME"}
     written = {line.partition(" ")[0].strip("[]") for line in WHOLE.splitlines()} | {"NAME"}
     assert keys <= written, "this test must use every key"
 
@@ -170,6 +180,13 @@ def test_every_key_of_the_file(write):
         ("[login]\nclaude = 'claude'", "must be an absolute path"),
         ("[login.codex]\nbase = 1", "codex has the key 'base' (did you mean base_url?)"),
         ("[login.codex]\npaths = []", "codex needs base_url"),
+        ("agents = 'host'", "agents: must be a table: [agents]"),
+        ("[agents]\nclaude = 'host'", "claude must be a table: [agents.claude]"),
+        ("[agents.claude]\nprogramm = 'host'", "did you mean program"),
+        ("[agents.claude]\nprogram = 'hots'", "did you mean host"),
+        ("[agents.claude]\nprogram = 'bin/claude'", "or a path that starts with / or ~/"),
+        ("[agents.claude]\nprogram = 1", "claude: program must be a text in quotes"),
+        ("[agents.'a/b']\nprogram = 'host'", "must be the name of a program"),
         ("[login.claude]\npaths = ['/v1']", "claude: a path must be METHOD /PATH"),
         ("[login.claude]\npaths = ['GET /v1/../x']", "claude: a path must be METHOD /PATH"),
         ("[login.claude]\nbase_url = 'api.example.com'", "base_url must be a URL"),
