@@ -67,7 +67,7 @@ def read_program(fd: int, *, libraries: bool = False) -> Elf | Script | None:
         return None
     try:
         return _elf(fd, head, libraries=libraries)
-    except (struct.error, ValueError, IndexError):
+    except (struct.error, ValueError, IndexError, OverflowError):
         return None
 
 

@@ -30,7 +30,8 @@ _NO_UPDATES = {
 cannot, and the one on this machine does."""
 
 _BELOW_HOME = (
-    ".local/bin", ".claude/local", ".npm-global/bin", ".bun/bin", ".opencode/bin", "bin",
+    ".local/bin", ".claude/local", ".claude/local/node_modules/.bin", ".npm-global/bin", ".bun/bin",
+    ".opencode/bin", "bin",
 )  # fmt: skip
 """Where installers put programs, for a harness whose PATH lacks them (a service's)."""
 

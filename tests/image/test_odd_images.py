@@ -15,7 +15,7 @@ import pytest
 
 from podman.cages import podman
 
-from .machines import ODD, READLINK, SELF, Machine, copy, machine, script, use_peers
+from .machines import NODE, ODD, READLINK, SELF, SHOW, Machine, copy, machine, script, use_peers
 
 use_peers()
 
@@ -181,6 +181,19 @@ def test_claude_updated_between_two_messages(
         shutil.move(new, claude)
     finally:
         here.cage.remove()
+
+
+def test_a_script_with_its_node_where_there_is_no_c_library(
+    tmp_path: Path, images: dict[str, str]
+) -> None:
+    """node needs more of it than what was lent before."""
+    with machine(tmp_path, "--image", images["musl"]) as here:
+        program = here.native("2.1.1")
+        assert here.text("claude", SELF) == str(program)
+        package = here.package(here.home / ".nvm/versions/node/v22.0.0", "@google/gemini-cli")
+        copy(NODE, here.home / ".nvm/versions/node/v22.0.0/bin/node")
+        here.link("gemini", script(package / "gemini.js", SHOW))
+        assert str(package / "gemini.js") in here.text("gemini")
 
 
 def test_what_an_image_says_of_itself_does_not_hold(tmp_path: Path, images: dict[str, str]) -> None:

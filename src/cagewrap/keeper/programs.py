@@ -11,20 +11,19 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from cagewrap import agentspec, beneath, libraries, loans, protected, sessions, stamps
-from cagewrap.childenv import search_path
+from cagewrap import beneath, libraries, loans, protected, sessions
 from cagewrap.elf import Elf, read_program_at
-from cagewrap.errors import AgentNotFoundError, CagewrapError, MountRefusedError, SessionError
+from cagewrap.errors import SessionError
 from cagewrap.keeper import covers, lending
 from cagewrap.keeper.cageroot import CageRoot
 from cagewrap.keeper.care import Note
+from cagewrap.keeper.choice import Chooser, has_program
 from cagewrap.keeper.fitness import Fitness
 from cagewrap.keeper.lending import Loan
-from cagewrap.keeper.merged import owners_places
 from cagewrap.keeper.request import Request
 from cagewrap.paths import Paths
-from cagewrap.programs import AGENTS, FOR_PEOPLE, Finder, Program, candidates
-from cagewrap.sessions import Record, WrittenByCages
+from cagewrap.programs import Program
+from cagewrap.sessions import Record
 
 BIN_TARGET = "/run/cagewrap/bin"
 """Where the names of lent programs are in a cage: first on PATH."""
@@ -35,10 +34,6 @@ _SHELLS = ("sh", "bash", "dash", "zsh", "fish", "ash")
 
 _BASHES = ("bash", "zsh")
 """One of these claude needs for its Bash tool; no other shell will do (2.1.332)."""
-
-_Stamp = tuple[str, stamps.Stamp]
-_Key = tuple[str, str, str, str]
-"""What the choice of a program depends on: the command, the setting, the caller's PATH and HOME."""
 
 
 class Command(NamedTuple):
@@ -59,16 +54,14 @@ class Programs:
         self._paths = paths
         self._init_pid = init_pid
         self._log = log
-        self._written = WrittenByCages(paths)
+        self._chooser = Chooser(record, paths, self._is_loan, log)
         self._fitness = Fitness(record)
         self._bin_dir = paths.bin_dir(record.name)
         self._ledger = paths.loans_file(record.name)
         self._targets = loans.read_targets(self._ledger)
         self._links: dict[str, str] = {}
         self._has_warned = False
-        self._known: dict[_Key, tuple[tuple[_Stamp, ...], Program | None, list[str]]] = {}
         self._lent: set[Program] = set()
-        self._safe_paths: tuple[set[str], dict[str, str]] = (set(), {})
 
     def command(self, request: Request, env: Mapping[bytes, bytes], note: Note) -> Command:
         """Lend what the command of a message needs, and say how it is started.
@@ -78,10 +71,10 @@ class Programs:
         inside = env.get(b"PATH", b"")
         given = os.fsdecode(request.argv[0])
         with CageRoot(self._init_pid) as root:
-            program = self._find(given, request, root, inside)
+            program = self._chooser.find(given, request, root, inside)
             lent = [program] if program is not None else []
             if program is None and os.path.basename(given) in _SHELLS:
-                lent = self._find_all(request, root, inside)
+                lent = self._chooser.find_all(request, root, inside)
             for one in lent:
                 self._lend(root, one)
             command = _command(request, program, lent, env)
@@ -94,127 +87,24 @@ class Programs:
 
     def _warn(self, root: CageRoot, program: Program, inside: bytes, note: Note) -> None:
         """Say what an agent that starts will miss."""
-        if program.name == "claude" and not any(_has(root, name, inside) for name in _BASHES):
+        if program.name == "claude" and not any(
+            has_program(root, name, inside) for name in _BASHES
+        ):
             note(
                 f"the image {self._record.image} has neither bash nor zsh, so claude's Bash tool "
                 "will fail; its other tools work"
             )
-
-    # -- finding -------------------------------------------------------------------------------
-
-    def _find_all(self, request: Request, root: CageRoot, inside: bytes) -> list[Program]:
-        """Every agent's program that is there: a shell may be told to run any."""
-        found = []
-        for name in dict.fromkeys((*FOR_PEOPLE, *(name for name, _ in request.agents))):
-            with contextlib.suppress(CagewrapError):  # who runs it is told that it is not there
-                program = self._find(name, request, root, inside)
-                if program is not None:
-                    found.append(program)
-        return found
-
-    def _find(self, given: str, request: Request, root: CageRoot, inside: bytes) -> Program | None:
-        name = os.path.basename(given)
-        choice = dict(request.agents).get(name, agentspec.AUTO if name in AGENTS else "")
-        if choice == agentspec.IMAGE or not name:
-            return None
-        if "/" in given:
-            if not given.startswith("/") or not (root.lacks(given) or self._is_loan(given)):
-                return None
-        elif not choice:
-            return None
-        caller_path = os.fsdecode(request.env.get(b"PATH", b""))
-        key = (given, choice, caller_path, os.fsdecode(request.env.get(b"HOME", b"")))
-        found, notes = self._look_again(key)
-        if found is None and "/" not in given and not self._may_lack(choice, given, root, inside):
-            raise self._not_found(name, choice, notes)
-        return found
-
-    def _look_again(self, key: _Key) -> tuple[Program | None, list[str]]:
-        """What is found, which is looked for anew only when it may be another one now."""
-        known = self._known.get(key)
-        if known is None or _stamps(self._first(key)) != known[0] or not _are_there(known[1]):
-            found, notes = self._look(key)
-            known = (_stamps(self._first(key)), found, notes)
-            self._known[key] = known
-        return known[1:]
-
-    def _may_lack(self, choice: str, name: str, root: CageRoot, inside: bytes) -> bool:
-        """Whether a message can do without this machine's program of a name."""
-        return choice == agentspec.AUTO and _has(root, name, inside)
 
     def _is_loan(self, path: str) -> bool:
         """Whether what is at a path in the cage is there because it was lent."""
         real = os.path.realpath(path)
         return path in self._targets or any(protected.lies_in(real, one) for one in self._targets)
 
-    def _first(self, key: _Key) -> str:
-        """The file that decides which program it is; "" when there is none."""
-        given, choice, caller_path, home = key
-        if choice.startswith("/"):
-            return choice
-        if "/" in given:
-            return given
-        return next(candidates(given, self._safe(caller_path), home), "")
-
-    def _look(self, key: _Key) -> tuple[Program | None, list[str]]:
-        given, choice, caller_path, home = key
-        name = os.path.basename(given)
-        finder = Finder(home, self._safe(caller_path), self._judge)
-        if choice.startswith("/"):
-            found = finder.examine(choice, name, is_told=True)
-        elif "/" in given:
-            found = finder.examine(given, name)
-            if found is not None and not choice and not _stands_alone(found):
-                found = None  # not an agent's: more likely a program that belongs into the image
-        else:
-            found = finder.find(name)
-        for note in finder.notes:
-            self._log(note)
-        return found, finder.notes
-
-    def _not_found(self, name: str, choice: str, notes: list[str]) -> AgentNotFoundError:
-        why = f" ({'; '.join(notes)})" if notes else ""
-        file = self._paths.config_file
-        if choice.startswith("/"):
-            what = f"[agents.{name}] program = {choice!r} is no program that a cage can have{why}."
-            return AgentNotFoundError(what, f"name another in {file}")
-        if choice == agentspec.HOST:
-            what = f"{name} is not on this machine, where [agents.{name}] wants it from{why}."
-            return AgentNotFoundError(what, f'install it here, or say program = "image" in {file}')
-        return AgentNotFoundError(
-            f"{name} is neither on this machine nor in the image {self._record.image}{why}.",
-            f'install it here, or name it in {file}: [agents.{name}] program = "PATH"',
-        )
-
-    def _safe(self, caller_path: str) -> str:
-        """A PATH of the caller's without what an agent can write to."""
-        written = self._written()
-        if written is not self._safe_paths[0]:
-            self._safe_paths = (written, {})
-        known = self._safe_paths[1]
-        if caller_path not in known:
-            known[caller_path] = search_path({"PATH": caller_path}, written)
-        return known[caller_path]
-
-    def _judge(self, path: str) -> str:
-        if any(protected.lies_in(path, one) for one in self._written()):
-            return f"{path} lies where an agent can write"
-        places = owners_places(self._record.home, self._paths)
-        try:
-            protected.refuse_protected(path, path, places, readonly=True)
-        except MountRefusedError as error:
-            return error.message.rstrip(".")
-        return ""
-
-    # -- lending -------------------------------------------------------------------------------
-
     def _lend(self, root: CageRoot, program: Program) -> None:
         all_loans = [Loan(path, path) for path in program.mounts]
         all_loans.append(Loan(self._bin_dir, BIN_TARGET))
         self._link(program)
-        wanted = [
-            one for one in all_loans if root.identity(one.target) != covers.identity(one.source)
-        ]
+        wanted = [one for one in all_loans if not _is_seen(root, one)]
         if program not in self._lent:
             wanted += self._library_loans(root, program)
             self._link_in_home(program)
@@ -242,11 +132,13 @@ class Programs:
         found: dict[str, str] = {}
         for path in filter(None, (program.interpreter, program.path)):
             kind = read_program_at(path, libraries=True)
-            if isinstance(kind, Elf) and kind.loader and root.lacks(kind.loader):
+            if isinstance(kind, Elf) and kind.loader and _is_ours(root, kind.loader):
                 found |= libraries.find_libraries(kind)
-        if found:
-            self._log(f"{program.name}: the image has no loader for it; this machine's is lent")
-        return [Loan(source, target) for target, source in found.items()]
+        loans_of_it = [Loan(source, target) for target, source in found.items()]
+        wanted = [one for one in loans_of_it if not _is_seen(root, one)]
+        if wanted:
+            self._log(f"{program.name}: the image has no C library for it; this machine's is lent")
+        return wanted
 
     def _link(self, program: Program) -> None:
         """Give it its name in the directory that is first on PATH."""
@@ -306,32 +198,19 @@ def _command(
     return Command(argv, added | {b"PATH": b":".join(filter(None, inside))})
 
 
-def _stamps(path: str) -> tuple[_Stamp, ...]:
-    """What tells a program from its successor: where its name leads, and what lies there."""
-    real = os.path.realpath(path) if path else ""
-    return ((path, stamps.NO_FILE), (real, stamps.stamp(real)))
+def _is_seen(root: CageRoot, loan: Loan) -> bool:
+    return root.identity(loan.target) == covers.identity(loan.source)
 
 
-def _are_there(program: Program | None) -> bool:
-    return program is None or all(os.path.lexists(path) for path in (*program.mounts, program.path))
-
-
-def _stands_alone(program: Program) -> bool:
-    kind = read_program_at(program.path, libraries=True)
-    return not isinstance(kind, Elf) or libraries.is_self_contained(kind)
+def _is_ours(root: CageRoot, loader: str) -> bool:
+    """Whether a loader is not the image's: it is not there, or was lent to another program."""
+    return root.lacks(loader) or _is_seen(root, Loan(os.path.realpath(loader), loader))
 
 
 def _make_open(directory: str) -> None:
     """A directory that users inside can enter; what lies above it on the host is closed."""
     sessions.make_private(directory)
     os.chmod(directory, 0o755)  # noqa: S103
-
-
-def _has(root: CageRoot, name: str, search_path: bytes) -> bool:
-    _, fd = root.find(os.fsencode(name), search_path, b"/")
-    if fd >= 0:
-        os.close(fd)
-    return fd >= 0
 
 
 def _point(path: str, target: str) -> None:
