@@ -6,22 +6,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from cagewrap.loginspec import agent_text
 from cagewrap.model import AgentProgram
 from cagewrap.values import BadValueError, nearest, parse_path
+
+__all__ = ("AUTO", "HOST", "IMAGE", "agent_text", "parse_agent")
 
 AUTO, HOST, IMAGE = "auto", "host", "image"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _KEYS = ("program",)
-
-
-def agent_text(name: str, found: object) -> str:
-    """One table as the text that `parse_agent` takes."""
-    import json  # rarely used
-
-    try:
-        return json.dumps([name, found])
-    except (TypeError, ValueError):
-        raise BadValueError(f"has a date or the like in {name!r}") from None
 
 
 def parse_agent(text: str) -> AgentProgram:

@@ -19,6 +19,9 @@ MACHINES = {
 _RUNS_TOO = {"x86_64": ("i686",), "aarch64": ("armv7l",)}
 """What most kernels of a machine run beside its own."""
 
+_TAKE_A_WORD = ("-u", "-C", "--unset", "--chdir")
+"""Options of `env` that the next word belongs to."""
+_QUOTING = frozenset("'\"\\$")
 _HEAD_BYTES = 4096
 _MAX_HEADERS = 128
 _MAX_TABLE = 1 << 20
@@ -51,8 +54,12 @@ class Script(NamedTuple):
         """What runs it: the interpreter's path, or the name that `env` looks for."""
         if os.path.basename(self.interpreter) != "env":
             return self.interpreter
-        words = (word for word in self.argument.split() if not word.startswith("-"))
-        return next((word for word in words if "=" not in word), self.interpreter)
+        for word in self.argument.split():
+            if word in _TAKE_A_WORD or not _QUOTING.isdisjoint(word):
+                break  # env's own language: what it will look for is not known
+            if not word.startswith("-") and "=" not in word:
+                return word
+        return self.interpreter
 
 
 def read_program(fd: int, *, libraries: bool = False) -> Elf | Script | None:

@@ -55,6 +55,9 @@ def test_a_program_of_this_machine():
         ("#! /bin/sh -eu\n", "/bin/sh", "/bin/sh"),
         ("#!/usr/bin/env -S A=1 python3 -u\n", "python3", "/usr/bin/env"),
         ("#!/usr/bin/env\n", "/usr/bin/env", "/usr/bin/env"),
+        ("#!/usr/bin/env -S -u NAME node\n", "/usr/bin/env", "/usr/bin/env"),
+        ("#!/usr/bin/env -S -C /tmp node\n", "/usr/bin/env", "/usr/bin/env"),
+        ("#!/usr/bin/env -S 'node x'\n", "/usr/bin/env", "/usr/bin/env"),
         ("#!\t/opt/x\ty\n", "/opt/x", "/opt/x"),
     ],
 )

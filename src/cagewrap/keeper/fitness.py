@@ -16,7 +16,6 @@ from cagewrap.sessions import Record
 _MAX_DEPTH = 4
 """Of interpreters that are scripts themselves; the kernel's limit is the same."""
 _BINFMT = "/proc/sys/fs/binfmt_misc"
-_SHELLS = ("sh", "bash", "dash", "zsh", "ash")
 _MUSL = tuple(f"/lib/ld-musl-{one}.so.1" for one in ("x86_64", "aarch64", "armhf", "i386"))
 _DEFAULT_IMAGE = "localhost/cagewrap:latest"
 
@@ -56,11 +55,7 @@ class Fitness:
     def _why_not(
         self, root: CageRoot, fd: int, path: bytes, search_path: bytes, cwd: bytes, depth: int
     ) -> CagewrapError | None:
-        readable = reopened(fd)
-        try:
-            kind = read_program(readable)
-        finally:
-            os.close(readable)
+        kind = _kind(fd)
         shown = os.fsdecode(path)
         if isinstance(kind, Elf):
             return self._why_no_elf(root, kind, shown)
@@ -88,7 +83,7 @@ class Fitness:
                 if root.lacks("/bin/sh") or self._is_foreign(root)
                 else f"install the build for {self._machine} in the cage, with `cagewrap shell`",
             )
-        if not kind.loader or not root.lacks(kind.loader):
+        if not kind.loader.startswith("/") or not root.lacks(kind.loader):
             return None
         library = "musl" if "musl" in kind.loader else "glibc"
         return AgentNotExecutableError(
@@ -122,16 +117,20 @@ class Fitness:
         if fd < 0:
             return False
         try:
-            readable = reopened(fd)
-            try:
-                kind = read_program(readable)
-            finally:
-                os.close(readable)
+            kind = _kind(fd)
         except OSError:
             return False
         finally:
             os.close(fd)
         return isinstance(kind, Elf) and not kind.runs_on(self._machine)
+
+
+def _kind(fd: int) -> Elf | Script | None:
+    readable = reopened(fd)
+    try:
+        return read_program(readable)
+    finally:
+        os.close(readable)
 
 
 def _library_of(root: CageRoot) -> str:
