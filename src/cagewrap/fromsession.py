@@ -47,7 +47,7 @@ def make_image(sessions: Sessions, record: Record, tag: str) -> None:
         base = squash.find_base(sessions.podman, sessions.image_of(record))
         committed = f"localhost/cagewrap-session-now:{record.name}"
         try:
-            sessions.commit(record, committed)
+            sessions.commit(record, committed, {})
             content = _content(record, loans.read_targets(sessions.paths.loans_file(record.name)))
             labels = {RECIPE_LABEL: f"session {record.session or record.project}"}
             squash.make_image(sessions.podman, committed, base, content, tag, _shown(labels))

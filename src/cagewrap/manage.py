@@ -274,7 +274,7 @@ class Sessions:
             squash.flatten(self.podman, name, below, name, labels)
             self.podman(podman.remove_image_args(old))
 
-    def commit(self, record: Record, name: str, labels: Mapping[str, str] = {}) -> None:
+    def commit(self, record: Record, name: str, labels: Mapping[str, str]) -> None:
         """Make an image of a stopped session's container as it is."""
         argv = podman.commit_args(record.name, name, labels)
         self._check(self.podman(argv, timeout_s=TREE_S), record)

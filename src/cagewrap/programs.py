@@ -22,7 +22,11 @@ AGENTS = (*FOR_PEOPLE, "claude-agent-acp", "claude-code-acp", "codex-acp")
 """Whose program a cage gets from this machine without being told, when it is there."""
 
 _NO_UPDATES = {
-    "claude": (("DISABLE_AUTOUPDATER", "1"), ("DISABLE_INSTALLATION_CHECKS", "1")),
+    "claude": (
+        ("DISABLE_AUTOUPDATER", "1"),
+        ("DISABLE_UPDATES", "1"),  # by `claude update`, too
+        ("DISABLE_INSTALLATION_CHECKS", "1"),
+    ),
     "opencode": (("OPENCODE_DISABLE_AUTOUPDATE", "1"),),
     "pi": (("PI_SKIP_VERSION_CHECK", "1"),),
 }

@@ -14,7 +14,7 @@ import pytest
 
 from podman.cages import IDENTITIES, IMAGE, podman
 
-from .machines import Machine, machine
+from .machines import READLINK, Machine, copy, machine
 
 TAG = "localhost/odd-from-session:1"
 TOKEN = "sk-ant-planted-5f0c9e7a"
@@ -73,6 +73,9 @@ def test_what_is_installed_and_nothing_else(tmp_path: Path, user: str) -> None:
         here.cage.env["PLANTED_TOKEN"] = TOKEN
         here.native("2.1.1")
         here.text("claude", "/proc/self/exe")
+        lent = copy(READLINK, Path.home() / "odd-tools/mine")  # its place is in the layer
+        here.configure(f'[agents.mine]\nprogram = "{lent}"\n')
+        assert here.text("mine", "/proc/self/exe") == str(lent)
         script = f"""
             echo {TOKEN} >~/.credentials; mkdir -p ~/.claude; echo {TOKEN} >~/.claude/x
             echo {TOKEN} >project-file; echo {TOKEN} >/tmp/x; mkdir /tmp/d
@@ -94,7 +97,13 @@ def test_what_is_installed_and_nothing_else(tmp_path: Path, user: str) -> None:
             files = files_of(TAG, count)
             everything = json.dumps(image) + "\n".join(files)
             contents = b"\n".join(files.values())
-            for word in (TOKEN, str(here.home), str(here.cage.project), str(tmp_path), "/state"):
+            for word in (
+                TOKEN,
+                str(here.home),
+                str(here.cage.project),
+                str(tmp_path),
+                "/odd-tools",
+            ):
                 assert word.strip("/") not in everything, word
                 assert word.encode() not in contents, word
             assert not [name for name in files if "cagewrap" in name or name.startswith("tmp/")]

@@ -183,6 +183,25 @@ def test_claude_updated_between_two_messages(
         here.cage.remove()
 
 
+def test_it_neither_updates_itself_nor_says_that_it_should_be(
+    tmp_path: Path, api: MockApi, images: dict[str, str], claude: Path
+) -> None:
+    here = agents_machine(tmp_path, api, images["debian13"])
+    try:
+        versions = here.home / ".local/share/claude/versions"
+        versions.mkdir(parents=True)
+        (versions / "2.1.100").hardlink_to(claude)
+        here.link("claude", versions / "2.1.100")
+        found = here.run("claude", "doctor").out.decode()
+        assert "Running: native" in found
+        assert "Auto-updates: disabled (set by env" in found
+        assert "No installation issues found" in found, found
+        assert b"Updates are disabled" in here.run("claude", "update").out
+        assert sorted(path.name for path in versions.iterdir()) == ["2.1.100"]
+    finally:
+        here.cage.remove()
+
+
 def test_a_script_with_its_node_where_there_is_no_c_library(
     tmp_path: Path, images: dict[str, str]
 ) -> None:

@@ -33,7 +33,7 @@ class Fitness:
 
     def check(self, root: CageRoot, name: bytes, search_path: bytes, cwd: bytes) -> None:
         """Raise AgentNotExecutableError when a command surely cannot run in the cage."""
-        path, fd = root.find(name, search_path, cwd)
+        _, fd = root.find(name, search_path, cwd)
         if fd < 0:
             return
         try:
@@ -43,7 +43,7 @@ class Fitness:
             if self._fit.get(key) == stamp:
                 return
             try:
-                why = self._why_not(root, fd, path, search_path, cwd, 0)
+                why = self._why_not(root, fd, name, search_path, cwd, 0)
             except OSError:
                 return
         finally:

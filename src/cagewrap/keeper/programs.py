@@ -77,7 +77,7 @@ class Programs:
                 lent = self._chooser.find_all(request, root, inside)
             for one in lent:
                 self._lend(root, one)
-            command = _command(request, program, lent, env)
+            command = _command(request, program, lent, env, self._last_on_path(lent))
             inside = command.env.get(b"PATH", inside)
             self._fitness.check(root, command.argv[0], inside, request.cwd)
             if program is not None and not self._has_warned:
@@ -172,6 +172,13 @@ class Programs:
             finally:
                 os.close(root)
 
+    def _last_on_path(self, lent: list[Program]) -> list[str]:
+        """What comes after the image's own directories."""
+        own = os.path.join(self._record.home, ".local/bin")
+        is_linked = any(os.path.join(own, one.name) in self._targets for one in lent)
+        has_interpreter = any(one.interpreter for one in lent)
+        return [*([own] if is_linked else []), *([LAST_TARGET] if has_interpreter else [])]
+
     def _note_targets(self, targets: Iterable[str]) -> None:
         """Write down where places are made, which are not for an image made of the session."""
         after = self._targets.union(targets)
@@ -181,7 +188,11 @@ class Programs:
 
 
 def _command(
-    request: Request, program: Program | None, lent: list[Program], env: Mapping[bytes, bytes]
+    request: Request,
+    program: Program | None,
+    lent: list[Program],
+    env: Mapping[bytes, bytes],
+    last_on_path: list[str],
 ) -> Command:
     """What is started when `program` is what the command names, and all of `lent` is there."""
     argv = request.argv
@@ -191,8 +202,7 @@ def _command(
         argv = (os.fsencode(program.interpreter), os.fsencode(program.path), *argv[1:])
     elif program is not None and b"/" in argv[0]:
         argv = (os.fsencode(program.path), *argv[1:])
-    last = LAST_TARGET.encode() if any(one.interpreter for one in lent) else b""
-    inside = (BIN_TARGET.encode(), env.get(b"PATH", b""), last)
+    inside = (BIN_TARGET.encode(), env.get(b"PATH", b""), *map(os.fsencode, last_on_path))
     wanted = {os.fsencode(name): os.fsencode(value) for one in lent for name, value in one.env}
     added = {name: value for name, value in wanted.items() if name not in env}
     return Command(argv, added | {b"PATH": b":".join(filter(None, inside))})
