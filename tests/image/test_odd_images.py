@@ -28,6 +28,8 @@ HOSTILE = (
     "ENV PATH=", "ENV HOME=/root", "ENV USER=mallory", "ENV LD_PRELOAD=/nowhere.so",
     "ENV IS_SANDBOX=no", "ENV SHELL=/bin/false", "ENV LC_ALL=xx_XX", "VOLUME /home", "VOLUME /tmp",
     "STOPSIGNAL SIGUSR1", "EXPOSE 1", "LABEL cagewrap.name=other", "LABEL cagewrap.state=/other",
+    'HEALTHCHECK --interval=1s CMD ["/bin/touch", "/checked"]', 'ONBUILD RUN ["/bin/false"]',
+    'SHELL ["/bin/false"]',
 )  # fmt: skip
 
 
@@ -53,6 +55,17 @@ def make(name: str, tar: Path, *changes: str) -> str:
     return name
 
 
+def build(name: str, base: str, scratch: Path, *lines: str) -> str:
+    """In the one format that has a health check."""
+    context = scratch / "context"
+    context.mkdir()
+    (context / "Containerfile").write_text("\n".join((f"FROM {base}", *lines)))
+    words = ("--quiet", "--pull=never", "--format", "docker", "--tag", name, str(context))
+    done = podman("build", *words)
+    assert done.returncode == 0, done.stderr
+    return name
+
+
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """By what they are."""
@@ -68,8 +81,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
             ),
         ),
         "nothing": make("localhost/odd-nothing:1", archive(scratch / "no.tar", {"x": b""})),
-        "hostile": make("localhost/odd-hostile:1", ODD / "debian13.tar", *HOSTILE),
     }
+    made["hostile"] = build("localhost/odd-hostile:1", made["debian13"], scratch, *HOSTILE)
     foreign = bytearray((ODD / "busybox").read_bytes())
     foreign[18:20] = (183).to_bytes(2, "little")  # e_machine: EM_AARCH64
     made["foreign"] = make(
@@ -225,6 +238,8 @@ def test_what_an_image_says_of_itself_does_not_hold(tmp_path: Path, images: dict
         assert found["LC_ALL"] == "C.UTF-8"
         assert here.text("id", "-u") == "0"
         assert here.text("pwd") == str(here.cage.project)
+        time.sleep(1.2)
+        assert here.run("ls", "/checked").code == 2, "its health check runs nothing"
         labels = here.cage.container()["Config"]["Labels"]
         assert labels["cagewrap.name"] == here.cage.name()
         began = time.monotonic()
