@@ -14,6 +14,7 @@ from cagewrap.flags import FlagValues, Kind, Setting, Values, collect, shown
 from cagewrap.model import (
     AgentLogin,
     EnvPolicy,
+    ImageSettings,
     Limits,
     LoginSettings,
     Mount,
@@ -98,6 +99,17 @@ def resolve(
             token_command=_last(levels, table.LOGIN_TOKEN_COMMAND),
             agents=_merge_agents(_all(levels, table.LOGIN_AGENTS), home),
         ),
+        workbench=ImageSettings(
+            base=_last(levels, table.IMAGE_BASE),
+            target=_last(levels, table.IMAGE_TARGET),
+            packages=_unique(_all(levels, table.IMAGE_PACKAGES)),
+            run=_all(levels, table.IMAGE_RUN),
+            containerfile=expand_home(_last(levels, table.IMAGE_CONTAINERFILE), home),
+            suite=_last(levels, table.IMAGE_SUITE),
+            mirrors=_all(levels, table.IMAGE_MIRRORS),
+            apt_options=_all(levels, table.IMAGE_APT_OPTIONS),
+        ),
+        caches=_unique(_all(levels, table.CACHE)),
     )
     return Resolved(settings, sources)
 

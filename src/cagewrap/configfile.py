@@ -18,6 +18,7 @@ from cagewrap.flags import Kind, Setting, Values, collect, shown
 from cagewrap.values import BadValueError, nearest, parse_path
 
 LOGIN = "login"
+IMAGE = "image"
 
 
 class ProjectTable(NamedTuple):
@@ -134,8 +135,12 @@ def _parse_table(path: str, prefix: str, found: Mapping[str, object]) -> Values:
     for key, value in _flat(path, prefix, found):
         row = rows.get(key)
         if row is None:
-            known = [name for name in rows if name != table.LOGIN_AGENTS.key]
+            known = [*(name for name in rows if name != table.LOGIN_AGENTS.key), "image.name"]
             raise _unknown_key(path, prefix, key, (*known, *([] if prefix else ["project"])))
+        if prefix and row.of_machine:
+            raise invalid_key(
+                path, prefix + key, "all projects share the image, so it stands in [image] alone"
+            )
         try:
             texts = _texts(row, value)
         except BadValueError as error:
@@ -151,8 +156,13 @@ def _parse_table(path: str, prefix: str, found: Mapping[str, object]) -> Values:
 
 
 def _flat(path: str, prefix: str, found: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """The table's keys and values; `[login]` as keys of its own, `login.mode` and so on."""
+    """The table's keys and values; `[login]` as keys of its own, `login.mode` and so on, and
+    `[image]` likewise, whose `name` is what `image` is without a table."""
     for key, value in found.items():
+        if key == IMAGE and isinstance(value, dict):
+            for name, one in value.items():
+                yield IMAGE if name == "name" else f"{IMAGE}.{name}", one
+            continue
         if key != LOGIN:
             yield key, value
             continue

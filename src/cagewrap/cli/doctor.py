@@ -15,8 +15,7 @@ from cagewrap.config import read_config, resolve
 from cagewrap.doctor import CheckResult, Host, Wish, examine, exit_code_of
 from cagewrap.doctor.result import passed, raised, warned
 from cagewrap.errors import CagewrapError, DirectoryError, MountRefusedError
-from cagewrap.flags import FlagValues
-from cagewrap.image import DEFAULT_NAME
+from cagewrap.flags import DEFAULT_IMAGE, FlagValues
 from cagewrap.model import NetworkMode
 from cagewrap.paths import paths_from_env
 from cagewrap.project import caller_cwd, find_project
@@ -86,7 +85,7 @@ def _settings(env: dict[str, str], uid: int) -> tuple[Wish, tuple[CheckResult, .
     Where there is no directory to read them from, the checks of directories say so.
     """
     wanted = "settings that can be used"
-    default = Wish(DEFAULT_NAME)
+    default = Wish(DEFAULT_IMAGE)
     try:
         paths = paths_from_env(env, uid)
         config = read_config(paths.config_file)
