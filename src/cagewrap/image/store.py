@@ -142,8 +142,9 @@ def parse_images(listing: bytes) -> tuple[ImageEntry, ...]:
     installed in a session (see `cagewrap recreate`) belongs to that session.
     """
     found: dict[str, ImageEntry] = {}
-    for image in json.loads(listing or b"[]") or ():
-        names = tuple(dict.fromkeys(image.get("Names") or ()))
+    for image in json.loads(listing or b"[]") or ():  # once for each of its names
+        known = found[image["Id"]].names if image["Id"] in found else ()
+        names = tuple(dict.fromkeys((*known, *(image.get("Names") or ()))))
         labels = image.get("Labels") or {}
         recipe = labels.get(RECIPE_LABEL, "")
         if any(name.startswith(SESSION_REPOSITORY + ":") for name in names):
