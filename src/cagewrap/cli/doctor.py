@@ -101,14 +101,20 @@ def _settings(env: dict[str, str], uid: int) -> tuple[Wish, tuple[CheckResult, .
         return default, (raised("config", error, wanted),)
     where = config.path if config.found else "defaults"
     has_network = settings.network is not NetworkMode.NONE
+    results = [passed("config", where, wanted)]
+    stale = None
+    try:
+        stale = read_staleness(paths, env)
+    except CagewrapError as error:
+        results.append(warned("image-recipe", error.message, "an image of ours", error.hint))
     wish = Wish(
         settings.image,
         settings.runtime,
         has_network,
         measure=lambda: disk.measure(paths, env, list_records(paths)),
-        stale=read_staleness(paths, env),
+        stale=stale,
     )
-    return wish, (passed("config", where, wanted),)
+    return wish, tuple(results)
 
 
 def _user_name(uid: int) -> str:

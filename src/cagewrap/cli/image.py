@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TypedDict, Unpack
 
 import click
@@ -143,7 +143,7 @@ def show(*, name: str, as_json: bool) -> None:
         ],
         "wanted_recipe": stale.wanted if stale else "",
         "is_outdated": _is_outdated(entry, stale),
-        "settings": asdict(settings),
+        "settings": settings._asdict(),
         "log": Places(paths).log,
     }
     if as_json:
@@ -184,8 +184,7 @@ def _recipe(paths: Paths, **options: Unpack[_Options]) -> Recipe:
     included = options.get("include", ())
     words = tuple(word for value in included for word in value.replace(",", " ").split())
     try:
-        settings = replace(
-            settings,
+        settings = settings._replace(
             base=parse_base(options.get("base") or settings.base),
             target=options.get("target") or settings.target,
             suite=options.get("suite") or settings.suite,

@@ -36,6 +36,7 @@ _BOOTSTRAP = (
     "--variant=minbase",
     "--skip=chroot/mount/sys",  # not allowed to root of a user namespace; no package here needs it
     "--include=ca-certificates",
+    "--dpkgopt=force-unsafe-io",  # a root file system that is not whole is thrown away
     "--dpkgopt=path-exclude=/usr/share/man/*",
     "--dpkgopt=path-exclude=/usr/share/locale/*",
     "--dpkgopt=path-exclude=/usr/share/doc/*",

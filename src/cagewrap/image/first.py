@@ -62,8 +62,9 @@ def shown(*, as_json: bool | None = None) -> progress.Show:
 
 def _follow(places: Places, show: progress.Show) -> bool:
     """See one build to its end; begin it if none runs. False: it ended without a word."""
-    follower = progress.Follower(places.events)
-    ours = None if _is_locked(places.lock) else _begin()
+    is_running = _is_locked(places.lock)
+    follower = progress.Follower(places.events, is_running=is_running)
+    ours = None if is_running else _begin()
     while True:
         has_ended = ours.poll() is not None if ours else not _is_locked(places.lock)
         for event in follower.read():

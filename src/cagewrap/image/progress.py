@@ -83,11 +83,13 @@ class Progress:
 class Follower:
     """Reads what a build of another process writes."""
 
-    def __init__(self, path: str) -> None:
-        """A build that has ended already is not shown."""
+    def __init__(self, path: str, *, is_running: bool) -> None:
+        """is_running: a build has begun, and the step that it is at is told. One that has ended
+        already is not shown."""
         self._path = path
         self._inode = _inode(path)
-        self._at = _size(path)
+        self._at = 0 if is_running else _size(path)
+        self._is_late = is_running
 
     def read(self) -> list[Event]:
         """What is new since the last call."""
@@ -102,7 +104,12 @@ class Follower:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._at += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+        events = [json.loads(line) for line in whole.splitlines()]
+        if self._is_late:
+            self._is_late = False
+            steps = [at for at, event in enumerate(events) if event["event"] == "step"]
+            return events[steps[-1] :] if steps else events
+        return events
 
 
 def for_person(width: Callable[[], int], write: Callable[[str], None]) -> Show:
