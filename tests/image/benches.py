@@ -14,6 +14,7 @@ from podman.cages import (
     CAGEWRAP,
     RUNTIME_DIR,
     Done,
+    Shim,
     all_pids,
     kill_keepers,
     podman,
@@ -62,9 +63,9 @@ class Bench:
 
     # -- commands --
 
-    def popen(self, *words: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[bytes]:
+    def popen(self, *words: str, cwd: Path | None = None, **env: str) -> Shim:
         """cagewrap with these words."""
-        return subprocess.Popen(
+        return Shim(
             [CAGEWRAP, *words],
             env=self.env | env,
             cwd=cwd or self.root / "project",

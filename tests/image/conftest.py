@@ -24,6 +24,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(line)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test waits for the whole build."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(LIMIT_S + 100))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def is_unprivileged() -> None:
     assert os.getuid() != 0, "tests/image run on a test host: ./check image"

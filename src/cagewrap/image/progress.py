@@ -30,9 +30,9 @@ class Progress:
         """path: the file that others follow. log: the build's own words, for a person, kept."""
         self._began = time.monotonic()
         temporary = f"{path}.{os.getpid()}"
-        self._events = open(temporary, "w", encoding="utf-8")  # noqa: SIM115
+        self._events = open(temporary, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
         os.replace(temporary, path)  # who follows an earlier build's sees that it is another
-        self._log = open(log, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
+        self._log = open(log, "w", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115
         self._show = show
         self.what = ""
         self.tail: list[str] = []
@@ -76,7 +76,6 @@ class Progress:
     def _write(self, event: Event) -> None:
         event["elapsed_s"] = round(time.monotonic() - self._began, 1)
         self._events.write(json.dumps(event) + "\n")
-        self._events.flush()
         self._show(event)
 
 
