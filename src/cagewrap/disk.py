@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cagewrap import proc
 from cagewrap.errors import CagewrapError
-from cagewrap.image.recipe import SESSION_REPOSITORY
+from cagewrap.image.recipe import SESSION_REPOSITORY, base_tag, tag
 from cagewrap.image.store import Images, failure
 from cagewrap.paths import Paths
 from cagewrap.runtimes.podman import list_args
@@ -67,7 +67,7 @@ def measure(paths: Paths, env: Mapping[str, str], records: Iterable[Record]) -> 
             for record in records
         },
         images=_sum_images(images, sizes),
-        superseded=sum(entry.size_bytes for entry in superseded if entry.workbench),
+        superseded=sum(entry.size_bytes for entry in superseded),
         caches=homes.get(paths.caches_dir, 0),
     )
 
@@ -112,7 +112,7 @@ def _sum_images(images: Images, sizes: Mapping[str, int]) -> int:
     """Each with what it adds: images that stand on each other share their layers."""
     total = 0
     for entry in images.find_all():
-        below = [f"localhost/cagewrap:{entry.workbench}", f"localhost/cagewrap-base:{entry.base}"]
+        below = [tag(entry.below), base_tag(entry.base)]
         smaller = [sizes[name] for name in below if name in sizes and name not in entry.names]
         total += entry.size_bytes - (max(smaller) if smaller else 0)
     return total

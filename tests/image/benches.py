@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -39,7 +38,8 @@ class Bench:
         for path in (self.scratch, self.config, root / "project"):
             path.mkdir(parents=True)
         root.chmod(0o755)
-        shutil.copytree(Path.home() / ".config/containers", self.config / "containers")
+        (self.config / "containers").mkdir()
+        self.storage(Path.home() / ".local/share/containers/storage", RUNTIME_DIR / "containers")
         self.env = {
             "HOME": str(Path.home()),
             "USER": "tester",
@@ -54,6 +54,12 @@ class Bench:
             "PIP_FIND_LINKS": str(PACKAGES / "wheels"),
         }
         self.settings()
+
+    def storage(self, root: Path, run: Path) -> None:
+        """Where podman keeps images. Both are said: `podman commit` of 4.3 wants it so where
+        XDG_CONFIG_HOME is set."""
+        text = f'[storage]\ndriver = "overlay"\ngraphroot = "{root}"\nrunroot = "{run}"\n'
+        (self.config / "containers/storage.conf").write_text(text)
 
     def settings(self, image: str = "", rest: str = "") -> None:
         """Write the configuration; `image` into its table [image]."""

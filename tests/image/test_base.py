@@ -51,15 +51,13 @@ def test_a_base_from_a_registry(bench: Bench, registry: Callable[..., Registry])
             process.communicate(timeout=20)
         assert ("/v2/library/debian/manifests/trixie-slim" in served.asked) is asked
     assert "docker.io" not in podman("images", "--all", "--format", "{{.Repository}}").stdout
-    steps = (bench.state / "cagewrap/image.log").read_text()
-    assert "FROM localhost/cagewrap-base:" in steps
 
 
 def test_a_registry_that_does_not_answer_is_not_waited_for(
     bench: Bench, registry: Callable[..., Registry]
 ) -> None:
     served = registry(60.0)
-    bench.settings('base = "auto"\napt_options = ["Acquire::Languages \\"none\\""]')
+    bench.settings('base = "auto"\napt_options = ["Acquire::Retries \\"1\\""]')
     began = time.monotonic()
     with bench.popen("image", "build") as process:
         wait_for_line(bench, "making a base of Debian")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from podman.cages import podman, wait_until
+from podman.cages import RUNTIME_DIR, podman, wait_until
 
 from .benches import NAME, Bench, building, image_id, wait_for_line
 
@@ -98,7 +98,7 @@ def test_a_package_that_does_not_exist(bench: Bench, workbench: str) -> None:
 
 
 STEPS = {
-    "base": ("refresh", "", "Installing remaining packages"),
+    "base": ("refresh", "", "installing remaining packages"),
     "workbench": ("build", 'target = "desktop"', "Unpacking git"),
     "additions": ("build", 'run = ["echo slow; sleep 1234"]', "slow"),
 }
@@ -170,18 +170,21 @@ def test_no_room_for_what_a_build_makes_on_the_way(
 
 def test_no_room_where_podman_keeps_images(bench: Bench, small_disk: Path) -> None:
     """A storage of its own, with room for the base but not for the workbench."""
-    done = bench.run("image", "build", XDG_DATA_HOME=str(small_disk / "data"))
+    run = Path(tempfile.mkdtemp(dir="/tmp"))  # a short path, for sockets
+    bench.storage(small_disk / "data", run / "containers")
+    done = bench.run("image", "build", XDG_RUNTIME_DIR=str(run))
     assert done.code == 117, done
     assert b"the disk is full" in done.err
     assert b"gc" in done.err
     assert bench.left() == []
-    env = os.environ | {"XDG_DATA_HOME": str(small_disk / "data")}
+    env = bench.env | {"XDG_RUNTIME_DIR": str(run)}
     listed = ["podman", "images", "--all", "--format", "{{.Repository}}"]
     names = subprocess.run(listed, env=env, capture_output=True, text=True, check=True).stdout
     assert set(names.split()) <= {"localhost/cagewrap-base"}
     containers = ["podman", "ps", "--all", "--external", "--quiet"]
     assert subprocess.run(containers, env=env, capture_output=True, check=True).stdout == b""
-    subprocess.run(["podman", "system", "reset", "--force"], env=env, check=False)
+    bench.storage(Path.home() / ".local/share/containers/storage", RUNTIME_DIR / "containers")
+    podman("unshare", "rm", "-rf", str(small_disk / "data"))
 
 
 def test_superseded_images_go_unless_a_cage_uses_them(bench: Bench) -> None:

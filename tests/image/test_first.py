@@ -32,11 +32,10 @@ def test_a_harness_is_told_in_json_and_one_build_served_all(first: First, workbe
 
 def test_nothing_is_left_of_the_build(first: First, workbench: str) -> None:
     assert first.bench.left() == []
-    names = podman("images", "--format", "{{.Repository}}").stdout.split()
-    assert sorted(names) == [
-        "localhost/cagewrap", "localhost/cagewrap", "localhost/cagewrap-base",
-        "localhost/cagewrap-test",
-    ]  # fmt: skip
+    names = set(podman("images", "--all", "--format", "{{.Repository}}").stdout.split())
+    assert {name.rpartition("/")[2] for name in names} == {
+        "cagewrap", "cagewrap-base", "cagewrap-test",
+    }  # fmt: skip
 
 
 TOOLS = """
@@ -52,9 +51,7 @@ def test_the_workbench_has_what_agents_need(bench: Bench) -> None:
     assert bench.cage(
         "sh", "-c", "locale charmap; node -p process.version[1]+process.version[2]"
     ) == ("UTF-8\n24\n")
-    assert bench.cage("sh", "-c", "command -v claude; ls /root /home | grep -c claude").split() == [
-        "0"
-    ]
+    assert bench.cage("sh", "-c", "command -v claude || echo none") == "none\n"
     # A virtual environment, a C program, a page of npm's own: no network needed.
     bench.cage("sh", "-ec", "python3 -m venv /tmp/v; /tmp/v/bin/pip --version; npm --version")
     bench.cage(

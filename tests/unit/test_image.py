@@ -182,8 +182,8 @@ def test_no_images(listing: bytes) -> None:
 def test_images_are_told_from_those_made_of_them() -> None:
     ours = "localhost/cagewrap:0123456789ab"
     listing = [
-        image("1", [ours, "localhost/cagewrap:latest"], recipe="r", workbench="w", base="b"),
-        image("1", ["localhost/cagewrap:latest", ours], recipe="r", workbench="w", base="b"),
+        image("1", [ours, "localhost/cagewrap:latest"], recipe="r", below="w", base="b"),
+        image("1", ["localhost/cagewrap:latest", ours], recipe="r", below="w", base="b"),
         image("2", ["localhost/mine:1"], recipe="r"),
         image("3", [], recipe="r"),
         image("4", ["localhost/cagewrap-session:cagewrap-x-1"], recipe="r"),
@@ -194,46 +194,37 @@ def test_images_are_told_from_those_made_of_them() -> None:
     found = {entry.id: entry for entry in parse_images(json.dumps(listing).encode())}
     assert set(found) == {"1", "5", "6"}
     assert found["1"].name == "localhost/cagewrap:latest"
-    assert (found["1"].recipe, found["1"].workbench, found["1"].base) == ("r", "w", "b")
+    assert (found["1"].recipe, found["1"].below, found["1"].base) == ("r", "w", "b")
     assert found["5"].name == "localhost/cagewrap-base:b"
 
 
-def entry(id_: str, *names: str, workbench: str = "", base: str = "") -> ImageEntry:
-    return ImageEntry(names, id_, 5, 10, "", workbench, base)
+def entry(id_: str, *names: str, below: str = "", base: str = "") -> ImageEntry:
+    return ImageEntry(names, id_, 5, 10, "", below, base)
 
 
 def test_superseded_is_what_nothing_chosen_or_used_stands_on() -> None:
     old, new = "0" * 12, "1" * 12
     images = (
-        entry("final", tag("a" * 12), "localhost/cagewrap:latest", workbench=new, base="b1"),
-        entry("new", tag(new), workbench=new, base="b1"),
+        entry("final", tag("a" * 12), "localhost/cagewrap:latest", below="b" * 12, base="b1"),
+        entry("added", tag("b" * 12), below=new, base="b1"),
+        entry("new", tag(new), base="b1"),
         entry("b1", "localhost/cagewrap-base:b1"),
-        entry("old", tag(old), workbench=old, base="b0"),
+        entry("old", tag(old), base="b0"),
         entry("b0", "localhost/cagewrap-base:b0"),
-        entry("older", tag("2" * 12), workbench="2" * 12, base="b2"),
+        entry("older", tag("2" * 12), base="b2"),
         entry("b2", "localhost/cagewrap-base:b2"),
     )
-    assert [one.id for one in find_superseded(images, {"old"})] == ["older", "b2"]
+    assert {one.id for one in find_superseded(images, {"old"})} == {"older", "b2"}
     assert {one.id for one in find_superseded(images, set())} == {"old", "b0", "older", "b2"}
 
 
 def test_containers_of_steps_are_told_from_those_of_the_owners_builds() -> None:
-    listing = [
-        {
-            "Id": "1",
-            "Names": ["cagewrap-base-working-container-1"],
-            "Image": "localhost/cagewrap-base:b",
-        },
-        {"Id": "2", "Names": ["cagewrap-working-container"], "Image": tag("0" * 12)},
-        {
-            "Id": "3",
-            "Names": ["cagewrap-working-container-2"],
-            "Image": "localhost/cagewrap:latest",
-        },
-        {"Id": "4", "Names": ["alpine-working-container"], "Image": "docker.io/library/alpine"},
-        {"Id": "5", "Names": ["cagewrap-shop-01234567"], "Image": tag("0" * 12)},
-    ]
-    assert parse_step_containers(json.dumps(listing).encode()) == ("1", "2")
+    names = (
+        "cagewrap-building-working-container", "cagewrap-building-working-container-1",
+        "cagewrap-working-container", "alpine-working-container", "cagewrap-building-01234567",
+    )  # fmt: skip
+    listing = [{"Id": str(at), "Names": [name]} for at, name in enumerate(names)]
+    assert parse_step_containers(json.dumps(listing).encode()) == ("0", "1")
 
 
 # --- what is told

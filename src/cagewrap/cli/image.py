@@ -83,7 +83,7 @@ def refresh(*, as_json: bool, **options: Unpack[_Options]) -> None:
     builder = _builder(as_json=as_json)
     builder.build(_recipe(builder.paths, **options), DEFAULT_IMAGE, fresh=True)
     _answer(builder.images, DEFAULT_IMAGE, as_json=as_json)
-    _say(as_json=as_json, text="cages keep the image they have: cagewrap recreate NAME")
+    _say(as_json=as_json, text="cages keep the image they have until `recreate --fresh`")
 
 
 @image.command("ls")
@@ -138,9 +138,7 @@ def show(*, name: str, as_json: bool) -> None:
     settings = read_image_settings(paths, os.environ)
     document = {
         **_document(entry),
-        "stands_on": [
-            one for one in (tag(entry.workbench), base_tag(entry.base)) if one[-1] != ":"
-        ],
+        "stands_on": [one for one in (tag(entry.below), base_tag(entry.base)) if one[-1] != ":"],
         "wanted_recipe": stale.wanted if stale else "",
         "is_outdated": _is_outdated(entry, stale),
         "settings": settings._asdict(),

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from cagewrap.image.recipe import (
     BASE_LABEL,
+    BELOW_LABEL,
     RECIPE_LABEL,
     STAGE_LABEL,
-    WORKBENCH_LABEL,
     Recipe,
 )
 from cagewrap.image.store import WHOLE
@@ -106,12 +106,13 @@ def build_args(
     )  # fmt: skip
 
 
-def labels(recipe: str, workbench: str, base: str) -> dict[str, str]:
-    """What an image says of itself: hashes of its recipe and of what it stands on."""
+def labels(recipe: str, below: str, base: str) -> dict[str, str]:
+    """What an image says of itself: hashes of its recipe, of the image it stands on and of the
+    base; "" for none."""
     return {
         STAGE_LABEL: WHOLE,
         RECIPE_LABEL: recipe,
-        WORKBENCH_LABEL: workbench,
+        BELOW_LABEL: below,
         BASE_LABEL: base,
     }
 

@@ -17,6 +17,9 @@ from cagewrap.model import ImageSettings
 
 REPOSITORY = "localhost/cagewrap"
 BASE_REPOSITORY = "localhost/cagewrap-base"
+BUILDING = "localhost/cagewrap-building"
+"""What an image is called while a build starts from it: podman names the containers of a build's
+steps for that, and they can be told from those of the owner's builds."""
 SESSION_REPOSITORY = "localhost/cagewrap-session"
 REGISTRY_BASE = "docker.io/library/debian:{suite}-slim"
 """What `auto` takes of a registry: Debian's own images on the hub that podman knows without a
@@ -25,7 +28,7 @@ AUTO, PACKAGES = "auto", "packages"
 
 CONTAINERFILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "Containerfile")
 RECIPE_LABEL = "cagewrap.recipe"
-WORKBENCH_LABEL = "cagewrap.workbench"
+BELOW_LABEL = "cagewrap.below"
 BASE_LABEL = "cagewrap.base"
 STAGE_LABEL = "cagewrap.stage"
 
@@ -38,12 +41,6 @@ class Recipe:
 
     settings: ImageSettings
     texts: Mapping[str, str]
-
-    @property
-    def has_additions(self) -> bool:
-        """Whether anything of the owner's stands on the workbench."""
-        asked = self.settings
-        return bool(asked.packages or asked.run or asked.containerfile)
 
     @property
     def registry_ref(self) -> str:
@@ -68,13 +65,19 @@ def workbench_hash(recipe: Recipe) -> str:
     return _digest(asked.base, asked.target, asked.suite, shipped, *apt_files(recipe).values())
 
 
+def additions_hash(recipe: Recipe) -> str:
+    """With the owner's packages and commands."""
+    asked, workbench = recipe.settings, workbench_hash(recipe)
+    if not asked.packages and not asked.run:
+        return workbench
+    return _digest(workbench, " ".join(asked.packages), *asked.run)
+
+
 def recipe_hash(recipe: Recipe) -> str:
     """Twelve hex digits that change when the same recipe would make another image."""
-    asked, workbench = recipe.settings, workbench_hash(recipe)
-    if not recipe.has_additions:
-        return workbench
-    own = recipe.texts[asked.containerfile] if asked.containerfile else ""
-    return _digest(workbench, " ".join(asked.packages), *asked.run, "", own)
+    file = recipe.settings.containerfile
+    below = additions_hash(recipe)
+    return _digest(below, "FROM", recipe.texts[file]) if file else below
 
 
 def base_hash(recipe: Recipe, kind: str) -> str:
@@ -95,7 +98,7 @@ def base_tag(hash_: str) -> str:
 def is_ours(name: str) -> bool:
     """Whether only cagewrap gives such a name: the tags of recipes and of bases."""
     repository, _, version = name.rpartition(":")
-    return repository == BASE_REPOSITORY or (
+    return repository in (BASE_REPOSITORY, BUILDING) or (
         repository == REPOSITORY
         and len(version) == _HASH_LETTERS
         and not version.strip("0123456789abcdef")

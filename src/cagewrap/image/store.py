@@ -10,10 +10,11 @@ from cagewrap import proc
 from cagewrap.errors import CagewrapError, ImageMissingError, SessionError
 from cagewrap.image.recipe import (
     BASE_LABEL,
+    BELOW_LABEL,
+    BUILDING,
     RECIPE_LABEL,
     SESSION_REPOSITORY,
     STAGE_LABEL,
-    WORKBENCH_LABEL,
     base_tag,
     is_ours,
     tag,
@@ -29,14 +30,15 @@ PART, WHOLE = "part", "whole"
 @dataclass(frozen=True, slots=True)
 class ImageEntry:
     """An image that cagewrap made. created: seconds since 1970. size_bytes: with what it shares
-    with others. workbench, base: hashes of what it stands on, "" when unknown."""
+    with others. below, base: hashes of the image it stands on and of the base, "" when it is none
+    or unknown."""
 
     names: tuple[str, ...]
     id: str
     size_bytes: int
     created: int
     recipe: str = ""
-    workbench: str = ""
+    below: str = ""
     base: str = ""
 
     @property
@@ -117,6 +119,7 @@ class Images:
         listed = self.podman("ps", "--all", "--external", "--format", "json")
         for one in parse_step_containers(listed.stdout) if listed.returncode == 0 else ():
             self.podman("rm", "--force", "--", one)
+        self.podman("untag", BUILDING, BUILDING)
         options = ("--filter", "dangling=true", "--filter", f"label={STAGE_LABEL}={PART}")
         listed = self.podman("images", "--quiet", "--no-trunc", *options)
         for one in listed.stdout.decode().split():
@@ -157,35 +160,36 @@ def parse_images(listing: bytes) -> tuple[ImageEntry, ...]:
             size_bytes=int(image["Size"]),
             created=int(image["Created"]),
             recipe=recipe,
-            workbench=labels.get(WORKBENCH_LABEL, ""),
+            below=labels.get(BELOW_LABEL, ""),
             base=labels.get(BASE_LABEL, ""),
         )
     return tuple(sorted(found.values(), key=lambda entry: (-entry.created, entry.name)))
 
 
 def parse_step_containers(listing: bytes) -> tuple[str, ...]:
-    """Ids of the containers in `podman ps --external` in which a step of a build of ours ran:
-    buildah names them for the image that they start from."""
-    starts = tuple(f"{name}-working-container" for name in ("cagewrap", "cagewrap-base"))
-    found = []
-    for one in json.loads(listing or b"[]") or ():
-        names = one.get("Names") or ()
-        image = str(one.get("Image", "")).removesuffix(":latest")
-        if any(name.startswith(starts) for name in names) and is_ours(image):
-            found.append(str(one.get("Id") or one.get("ID")))
-    return tuple(found)
+    """Ids of the containers in `podman ps --external` in which a step of a build of ours ran."""
+    start = BUILDING.rpartition("/")[2] + "-working-container"
+    return tuple(
+        str(one["Id"])
+        for one in json.loads(listing or b"[]") or ()
+        if any(name.startswith(start) for name in one.get("Names") or ())
+    )
 
 
 def find_superseded(entries: Iterable[ImageEntry], used: set[str]) -> tuple[ImageEntry, ...]:
     """Those that neither have a chosen name nor are stood on, what stands on others first."""
     entries = tuple(entries)
     kept = {entry.id for entry in entries if entry.is_chosen or entry.id in used}
-    needed: set[str] = set()
-    for entry in entries:
-        if entry.id in kept:
-            needed |= {tag(entry.workbench), base_tag(entry.base)}
-    left = [entry for entry in entries if entry.id not in kept and not needed & set(entry.names)]
-    return tuple(sorted(left, key=lambda entry: (-len(entry.workbench), -entry.created)))
+    for _ in entries:  # until all that those stand on is among them
+        on = {
+            name
+            for entry in entries
+            if entry.id in kept
+            for name in (tag(entry.below), base_tag(entry.base))
+        }
+        kept |= {entry.id for entry in entries if on & set(entry.names)}
+    left = [entry for entry in entries if entry.id not in kept]
+    return tuple(sorted(left, key=lambda entry: -entry.created))
 
 
 def failure(outcome: proc.Outcome, name: str = "") -> CagewrapError:

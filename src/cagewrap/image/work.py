@@ -50,55 +50,67 @@ class Work:
 
     def build(self) -> None:
         """Make what is not there yet."""
-        workbench = recipes.workbench_hash(self.recipe)
-        whole = recipes.recipe_hash(self.recipe)
-        if self.fresh or not self.images.exists(recipes.tag(workbench)):
+        recipe = self.recipe
+        workbench, added, whole = (
+            recipes.workbench_hash(recipe),
+            recipes.additions_hash(recipe),
+            recipes.recipe_hash(recipe),
+        )
+        if self._is_wanted(workbench):
             base = self._make_base()
             self.progress.step(2, self.steps, f"installing the {self.asked.target}")
-            self._keep_old(recipes.tag(workbench))
             context = os.path.join(self.scratch, "context")
             os.makedirs(os.path.join(context, "apt"))
-            for name, text in recipes.apt_files(self.recipe).items():
+            for name, text in recipes.apt_files(recipe).items():
                 self._write(f"context/apt/{name}", text)
-            self._podman_build(
-                context, recipes.CONTAINERFILE, recipes.base_tag(base), self.asked.target,
-                workbench, commands.labels(workbench, workbench, base),
-            )  # fmt: skip
-        if whole != workbench:
-            self._add(workbench, whole)
-
-    def _add(self, workbench: str, whole: str) -> None:
-        """The owner's packages and commands, and then his Containerfile."""
+            on = recipes.base_tag(base)
+            labels = commands.labels(workbench, "", base)
+            file = recipes.CONTAINERFILE
+            self._podman_build(context, file, on, workbench, labels, self.asked.target)
         entry = self.images.find(recipes.tag(workbench))
-        labels = commands.labels(whole, workbench, entry.base if entry is not None else "")
-        self._keep_old(recipes.tag(whole))
-        on = recipes.tag(workbench)
-        text = recipes.additions_text(self.recipe)
-        if text:
+        base = entry.base if entry is not None else ""
+        if added != workbench and self._is_wanted(added):
             self.progress.step(3, self.steps, "adding your packages and commands")
             context = os.path.join(self.scratch, "additions")
             os.makedirs(context)
-            self._write("additions/Containerfile", text)
-            self._podman_build(
-                context, os.path.join(context, "Containerfile"), on, "", whole, labels
-            )
-            on = recipes.tag(whole)
-        if self.asked.containerfile:
+            self._write("additions/Containerfile", recipes.additions_text(recipe))
+            labels = commands.labels(added, workbench, base)
+            file = os.path.join(context, "Containerfile")
+            self._podman_build(context, file, recipes.tag(workbench), added, labels)
+        if whole != added:
             file = self.asked.containerfile
             self.progress.step(self.steps, self.steps, f"building {file}")
-            self._podman_build(os.path.dirname(file), file, on, "", whole, labels)
+            labels = commands.labels(whole, added, base)
+            self._podman_build(os.path.dirname(file), file, recipes.tag(added), whole, labels)
+
+    def _is_wanted(self, hash_: str) -> bool:
+        return self.fresh or not self.images.exists(recipes.tag(hash_))
 
     def _podman_build(
-        self, context: str, file: str, base: str, target: str, hash_: str, labels: dict[str, str]
+        self,
+        context: str,
+        file: str,
+        on: str,
+        hash_: str,
+        labels: Mapping[str, str],
+        target: str = "",
     ) -> None:
         id_file = os.path.join(self.scratch, "id")
         with suppress(FileNotFoundError):
             os.unlink(id_file)
+        self._keep_old(recipes.tag(hash_))
+        self._tag(on, recipes.BUILDING)
         argv = commands.build_args(
-            context, file, base=base, target=target, name=recipes.tag(hash_), labels=labels,
-            scratch=self.scratch, mounts=(*self.paths, *recipes.local_directories(self.recipe)),
+            context, file, base=recipes.BUILDING, target=target, name=recipes.tag(hash_),
+            labels=labels, scratch=self.scratch,
+            mounts=(*self.paths, *recipes.local_directories(self.recipe)),
         )  # fmt: skip
         self._run(argv, id_file)
+
+    def _tag(self, name: str, other: str) -> None:
+        outcome = self.images.podman("tag", name, other)
+        if outcome.returncode != 0:
+            raise failure(outcome, name)
 
     def _make_base(self) -> str:
         """The base's hash, once there is such an image."""
@@ -132,9 +144,7 @@ class Work:
             if code != 0:
                 raise explain_step(f"getting {ref}", self.progress.tail, self.log)
         self._keep_old(name)
-        outcome = self.images.podman("tag", ref, name)
-        if outcome.returncode != 0:
-            raise failure(outcome, ref)
+        self._tag(ref, name)
         if not was_there:
             self.images.podman("untag", ref, ref)
         return True
