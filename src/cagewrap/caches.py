@@ -24,11 +24,10 @@ _PLACES = {
 
 def cache_mounts(names: tuple[str, ...], *, owner: Owner, paths: Paths) -> tuple[Mount, ...]:
     """The mounts of the caches that were asked for."""
-    home = os.path.realpath(owner.home)
     return tuple(
         Mount(
             paths.cache_dir(name),
-            _PLACES[name].replace("~", home, 1),
+            _PLACES[name].replace("~", owner.home, 1),
             readonly=False,
             why=f"cache of {name}",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -13,7 +14,7 @@ import pytest
 
 from podman.cages import RUNTIME_DIR, podman, wait_until
 
-from .benches import NAME, Bench, building, image_id, wait_for_line
+from .benches import NAME, PACKAGES, Bench, building, image_id, wait_for_line
 
 
 def test_packages_and_commands_of_the_owner(bench: Bench, workbench: str) -> None:
@@ -22,6 +23,9 @@ def test_packages_and_commands_of_the_owner(bench: Bench, workbench: str) -> Non
     assert image_id() != workbench
     assert podman("image", "exists", document["image"]["names"][0]).returncode == 0
     assert bench.cage("sh", "-c", "cat /made; tree --version | head -c 4") == "made\ntree"
+    # How indexes are reached may have a password in it.
+    told = podman("history", "--no-trunc", NAME).stdout + podman("inspect", NAME).stdout
+    assert str(PACKAGES / "wheels") not in told
 
 
 def test_containerfile_of_the_owner(bench: Bench) -> None:
@@ -115,6 +119,8 @@ def test_a_killed_build(bench: Bench, workbench: str, step: str) -> None:
         process.kill()
         process.communicate(timeout=20)
     assert wait_until(lambda: not building(), 5), building()
+    [secrets] = bench.scratch.glob("*/env")
+    assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
     assert image_id() == workbench
     assert bench.cage("echo", "works") == "works\n"
     bench.good("gc")

@@ -182,7 +182,9 @@ class Work:
 
     def _write(self, name: str, text: str) -> None:
         path = os.path.join(self.scratch, name)
-        with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+        mode = 0o600 if name == "env" else 0o644  # an index's address may have a password in it
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
 
 
