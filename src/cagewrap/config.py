@@ -15,6 +15,7 @@ from cagewrap.model import (
     AgentLogin,
     AgentProgram,
     EnvPolicy,
+    ImageSettings,
     Limits,
     LoginSettings,
     Mount,
@@ -100,6 +101,17 @@ def resolve(
             agents=_merge_agents(_all(levels, table.LOGIN_AGENTS), home),
         ),
         agents=_merge_programs(_all(levels, table.AGENTS), home),
+        workbench=ImageSettings(
+            base=_last(levels, table.IMAGE_BASE),
+            target=_last(levels, table.IMAGE_TARGET),
+            packages=_unique(_all(levels, table.IMAGE_PACKAGES)),
+            run=_all(levels, table.IMAGE_RUN),
+            containerfile=expand_home(_last(levels, table.IMAGE_CONTAINERFILE), home),
+            suite=_last(levels, table.IMAGE_SUITE),
+            mirrors=_all(levels, table.IMAGE_MIRRORS),
+            apt_options=_all(levels, table.IMAGE_APT_OPTIONS),
+        ),
+        caches=_unique(_all(levels, table.CACHE)),
     )
     return Resolved(settings, sources)
 

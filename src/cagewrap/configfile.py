@@ -20,6 +20,7 @@ from cagewrap.values import BadValueError, nearest, parse_path
 LOGIN = "login"
 AGENTS = "agents"
 _TABLES_OF_TABLES = (table.LOGIN_AGENTS.key, table.AGENTS.key)
+IMAGE = "image"
 
 
 class ProjectTable(NamedTuple):
@@ -137,8 +138,12 @@ def _parse_table(path: str, prefix: str, found: Mapping[str, object]) -> Values:
         row = rows.get(key)
         if row is None:
             known = [name for name in rows if name not in _TABLES_OF_TABLES]
-            more = (AGENTS, *([] if prefix else ["project"]))
+            more = ("image.name", AGENTS, *([] if prefix else ["project"]))
             raise _unknown_key(path, prefix, key, (*known, *more))
+        if prefix and row.of_machine:
+            raise invalid_key(
+                path, prefix + key, "all projects share the image, so it stands in [image] alone"
+            )
         try:
             texts = _texts(row, value)
         except BadValueError as error:
@@ -154,8 +159,13 @@ def _parse_table(path: str, prefix: str, found: Mapping[str, object]) -> Values:
 
 
 def _flat(path: str, prefix: str, found: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """The table's keys and values; `[login]` as keys of its own, `login.mode` and so on."""
+    """The table's keys and values; `[login]` as keys of its own, `login.mode` and so on, and
+    `[image]` likewise, whose `name` is what `image` is without a table."""
     for key, value in found.items():
+        if key == IMAGE and isinstance(value, dict):
+            for name, one in value.items():
+                yield IMAGE if name == "name" else f"{IMAGE}.{name}", one
+            continue
         if key not in (LOGIN, AGENTS):
             yield key, value
             continue

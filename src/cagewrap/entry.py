@@ -37,13 +37,17 @@ def main() -> None:
 
 
 def internal() -> None:
-    """Run a process of cagewrap's own: `keeper FD`, started by a shim, or `refresh CLAUDE`, by a
-    keeper. Nobody else has a use for them."""
+    """Run a process of cagewrap's own: `keeper FD` and `image first`, started by a shim, or
+    `refresh CLAUDE`, by a keeper. Nobody else has a use for them."""
     verb, word = sys.argv[-2:]
     if verb == "refresh":
         from cagewrap.refresh import main as refresh_main
 
         os._exit(refresh_main(word))
+    if verb == "image":
+        from cagewrap.image.first import main as image_main
+
+        os._exit(image_main())
     if verb == "broker":
         from cagewrap.egress.broker import main as broker_main
 

@@ -46,6 +46,7 @@ class Setting(NamedTuple, Generic[T_co]):
 
     key: in the file and in `cagewrap config`; in_file says whether the file may hold it.
     flag, env: "" where there is none. item, pair: how a TOML value becomes the flag's text.
+    of_machine: holds for every project, so that no project's table has it.
     replaces: a later level's list takes the place of an earlier one's instead of adding to it.
     is_sensitive: the value may be a secret, so no message repeats it.
     """
@@ -63,6 +64,7 @@ class Setting(NamedTuple, Generic[T_co]):
     pair: Callable[[str, object], str] = values.pair_text
     replaces: bool = False
     is_sensitive: bool = False
+    of_machine: bool = False
 
 
 def _each(parse: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
@@ -74,6 +76,30 @@ def _each(parse: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
 IMAGE: Setting[str] = Setting(
     "image", "--image", "REF", Kind.VALUE, "CAGEWRAP_IMAGE", values.parse_text, DEFAULT_IMAGE,
     "the image a new cage is made from")
+IMAGE_BASE: Setting[str] = Setting(
+    "image.base", "", "BASE", Kind.VALUE, "", values.parse_base, "auto",
+    "what the image that cagewrap builds stands on: auto, packages, or an image", of_machine=True)
+IMAGE_TARGET: Setting[str] = Setting(
+    "image.target", "", "TARGET", Kind.VALUE, "", values.parse_target, "workbench",
+    "workbench, or desktop with a browser", of_machine=True)
+IMAGE_PACKAGES: Setting[tuple[str, ...]] = Setting(
+    "image.packages", "", "PKG", Kind.LIST, "", _each(values.parse_package), (),
+    "Debian packages to add", of_machine=True)
+IMAGE_RUN: Setting[tuple[str, ...]] = Setting(
+    "image.run", "", "COMMAND", Kind.LIST, "", _each(values.parse_word), (),
+    "shell commands to run after that, as root of the image", of_machine=True)
+IMAGE_CONTAINERFILE: Setting[str] = Setting(
+    "image.containerfile", "", "PATH", Kind.VALUE, "", values.parse_path, "",
+    "a Containerfile to build on top of it", of_machine=True)
+IMAGE_SUITE: Setting[str] = Setting(
+    "image.suite", "", "SUITE", Kind.VALUE, "", values.parse_suite, "trixie",
+    "its release of Debian: trixie or bookworm", of_machine=True)
+IMAGE_MIRRORS: Setting[tuple[str, ...]] = Setting(
+    "image.mirrors", "", "LINE", Kind.LIST, "", _each(values.parse_text), (),
+    "where its packages come from: an address, or a line of sources.list", of_machine=True)
+IMAGE_APT_OPTIONS: Setting[tuple[str, ...]] = Setting(
+    "image.apt_options", "", "OPTION", Kind.LIST, "", _each(values.parse_text), (),
+    "settings of apt in it", of_machine=True)
 SESSION: Setting[str] = Setting(
     "session", "--session", "NAME", Kind.VALUE, "CAGEWRAP_SESSION", values.parse_session, "",
     "a cage of its own for this name within the project", in_file=False)
@@ -141,7 +167,11 @@ PODMAN_ARG: Setting[tuple[str, ...]] = Setting(
     "one more word for podman create")
 SHARE: Setting[tuple[tuple[str, bool], ...]] = Setting(
     "share", "--share", "WHAT", Kind.TABLE, "", _each(values.parse_share), (),
-    "git-identity and claude (on unless no-…), ssh-agent, gh, gitconfig", pair=values.share_text)
+    "git-identity and claude (on unless no-…), ssh-agent, gh, gitconfig, nix",
+    pair=values.share_text)
+CACHE: Setting[tuple[str, ...]] = Setting(
+    "cache", "--cache", "NAME", Kind.LIST, "", _each(values.parse_cache), (),
+    "downloads that cages share: apt, cargo, npm, pip, uv")
 SESSION_ENV: Setting[tuple[str, ...]] = Setting(
     "session_env", "", "NAME", Kind.LIST, "", _each(values.parse_name), (),
     "variables of your harness that name the session", replaces=True)
@@ -179,10 +209,12 @@ DEBUG: Setting[bool] = Setting(
 # fmt: on
 
 SETTINGS: tuple[Setting[object], ...] = (
-    IMAGE, SESSION, PROJECT, RM, RUNTIME, USER, NETWORK,
+    IMAGE, IMAGE_BASE, IMAGE_TARGET, IMAGE_PACKAGES, IMAGE_RUN, IMAGE_CONTAINERFILE,
+    IMAGE_SUITE, IMAGE_MIRRORS, IMAGE_APT_OPTIONS,
+    SESSION, PROJECT, RM, RUNTIME, USER, NETWORK,
     MOUNT, HIDE, ENV, PASS_ENV, SECRET, SECRET_FILES,
     MEMORY, CPUS, PIDS, SHM_SIZE, DEVICE, PUBLISH, HOST_PORT, PODMAN_ARG,
-    SHARE, SESSION_ENV, IDLE_STOP, KEEP_FOR,
+    SHARE, CACHE, SESSION_ENV, IDLE_STOP, KEEP_FOR,
     LOGIN, LOGIN_CLAUDE, LOGIN_TOKEN_COMMAND, LOGIN_AGENTS, AGENTS,
 )  # fmt: skip
 ACTIONS: tuple[Setting[object], ...] = (DRY_RUN, VERBOSE, DEBUG)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from cagewrap import auth, cage, sessions, warm
 from cagewrap.ahead import Ahead
+from cagewrap.caches import make_caches
 from cagewrap.childenv import search_path
 from cagewrap.config import read_config, resolve
 from cagewrap.errors import (
@@ -106,6 +107,12 @@ def prepare_named(name: str) -> tuple[warm.Ticket, socket.socket]:
     return warm.Ticket(path, _policy(settings)), connect(paths, name)
 
 
+def image_of(name: str) -> str:
+    """What image the cage of that name is made from."""
+    record = sessions.read_record(paths_from_env(os.environ, os.getuid()), name)
+    return record.image if record else ""
+
+
 def make_plan(flags: list[str]) -> tuple[Plan, bytes]:
     """Read the configuration for this directory and these flags; creates nothing but directories.
 
@@ -195,6 +202,7 @@ def build_record(plan: Plan, name: str, created_at: float) -> Record:
 
 def build_spec(plan: Plan, name: str) -> CageSpec:
     """What the container of this plan is fixed to. Raises MountRefusedError."""
+    make_caches(plan.settings.caches, plan.paths)
     home_dir = plan.paths.home_dir(name)
     mounts = build_mount_plan(
         plan.project,

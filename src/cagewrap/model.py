@@ -85,6 +85,7 @@ class Share(NamedTuple):
     ssh_agent: bool = False
     gh: bool = False
     gitconfig: bool = False
+    nix: bool = False
 
 
 class AgentLogin(NamedTuple):
@@ -132,6 +133,24 @@ class AgentProgram(NamedTuple):
     program: str
 
 
+class ImageSettings(NamedTuple):
+    """The `[image]` table: what the image that cagewrap builds is made of.
+
+    base: `auto`, `packages`, or an image. target: a stage of the shipped Containerfile. packages,
+    run, containerfile: what the owner adds, in this order. suite: the release of Debian. mirrors,
+    apt_options: where its packages come from, and how apt is set; both stay in the image.
+    """
+
+    base: str = "auto"
+    target: str = "workbench"
+    packages: tuple[str, ...] = ()
+    run: tuple[str, ...] = ()
+    containerfile: str = ""
+    suite: str = "trixie"
+    mirrors: tuple[str, ...] = ()
+    apt_options: tuple[str, ...] = ()
+
+
 class Settings(NamedTuple):
     """The settings in force: defaults < file < project table < environment < flags.
 
@@ -159,6 +178,8 @@ class Settings(NamedTuple):
     keep_for_s: float
     login: LoginSettings = LoginSettings()
     agents: tuple[AgentProgram, ...] = ()
+    workbench: ImageSettings = ImageSettings()
+    caches: tuple[str, ...] = ()
 
 
 class Owner(NamedTuple):

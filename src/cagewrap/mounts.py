@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from cagewrap.asked import covers_system, judge_mount, refuse_spelling
 from cagewrap.auth import LOGIN_TARGET, SHARED_TARGET
+from cagewrap.caches import cache_mounts
 from cagewrap.errors import MountRefusedError
 from cagewrap.gitdirs import find_git_dirs
 from cagewrap.hidden import find_hidden
@@ -91,6 +92,7 @@ def build_mount_plan(
         *asked,
         *git_mounts,
         *share_mounts(settings.share, owner=owner, paths=paths, env=env),
+        *cache_mounts(settings.caches, owner=owner, paths=paths),
     )
     _refuse_conflicts(seen)
     hidden = find_hidden(project, settings.hide, seen, empty_file=empty_file(home_dir))

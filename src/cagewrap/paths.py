@@ -18,6 +18,7 @@ class Paths(NamedTuple):
     """Absolute directories of one owner.
 
     config_file: `$XDG_CONFIG_HOME/cagewrap.toml`.
+    caches_dir: `$XDG_CACHE_HOME/cagewrap`; downloads that cages share, which may be deleted.
     state_dir: `$XDG_STATE_HOME/cagewrap`; a session's record, private HOME and logs, kept.
     runtime_dir: `$XDG_RUNTIME_DIR/cagewrap`; sockets and locks, gone at reboot.
     podman_runtime_dir: `$XDG_RUNTIME_DIR` itself, the value every podman we start is given.
@@ -28,6 +29,7 @@ class Paths(NamedTuple):
     state_dir: str
     runtime_dir: str
     podman_runtime_dir: str
+    caches_dir: str = ""
 
     @property
     def cages_dir(self) -> str:
@@ -68,6 +70,10 @@ class Paths(NamedTuple):
         """Where in the cage `name` places were made for what is lent."""
         return os.path.join(self.cages_dir, name, "loans.json")
 
+    def cache_dir(self, name: str) -> str:
+        """The downloads of a package manager, shared by the cages that ask for them."""
+        return os.path.join(self.caches_dir, name)
+
     def log_file(self, name: str) -> str:
         """The keeper's log of the cage `name`."""
         return os.path.join(self.cages_dir, name, "keeper.log")
@@ -96,6 +102,7 @@ def paths_from_env(env: Mapping[str, str], uid: int) -> Paths:
         )
     config_home = _absolute(env, "XDG_CONFIG_HOME") or os.path.join(home, ".config")
     state_home = _absolute(env, "XDG_STATE_HOME") or os.path.join(home, ".local", "state")
+    cache_home = _absolute(env, "XDG_CACHE_HOME") or os.path.join(home, ".cache")
     runtime_home = _runtime_home(env, uid)
     if len(os.fsencode(runtime_home)) > _RUNTIME_HOME_BYTES:
         raise DirectoryError(
@@ -109,6 +116,7 @@ def paths_from_env(env: Mapping[str, str], uid: int) -> Paths:
         state_dir=os.path.join(state_home, "cagewrap"),
         runtime_dir=os.path.join(runtime_home, "cagewrap"),
         podman_runtime_dir=runtime_home,
+        caches_dir=os.path.join(cache_home, "cagewrap"),
     )
 
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from cagewrap.childenv import child_environment
 from cagewrap.errors import PodmanMissingError
+
+Child = subprocess.Popen[bytes]
+"""A command that runs."""
 
 
 class Outcome(NamedTuple):
@@ -55,19 +58,28 @@ def capture(
     return Outcome(tuple(argv), done.returncode, done.stdout, done.stderr.decode(errors="replace"))
 
 
-def run(argv: Sequence[str], *, env: Mapping[str, str], cwd: str = "/") -> int:
-    """Run a command whose progress a person should see: its stdout goes to our stderr.
+def run(
+    argv: Sequence[str], *, env: Mapping[str, str], line: Callable[[str], None], cwd: str = "/"
+) -> int:
+    """Run a command to its end; `line` is called with each line that it prints, as it comes.
 
     When we are interrupted it is asked to stop, and has ten seconds to clean up after itself.
     """
     try:
         child = subprocess.Popen(
-            list(argv), stdin=subprocess.DEVNULL, stdout=2, cwd=cwd, env=child_environment(env)
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env=child_environment(env),
         )
     except FileNotFoundError as error:
         raise missing_program(argv[0]) from error
     with child:
         try:
+            for text in child.stdout or ():
+                line(text.decode(errors="replace").rstrip())
             return child.wait()
         except BaseException:
             child.terminate()
@@ -78,9 +90,7 @@ def run(argv: Sequence[str], *, env: Mapping[str, str], cwd: str = "/") -> int:
             raise
 
 
-def start(
-    argv: Sequence[str], *, env: Mapping[str, str], cwd: str, stdin: int
-) -> subprocess.Popen[bytes]:
+def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, stdin: int) -> Child:
     """Start a command in a session of its own and let it run. What it prints is thrown away."""
     try:
         return subprocess.Popen(

@@ -17,6 +17,8 @@ GITCONFIG_TARGET = "/etc/gitconfig"
 """Where the owner's `~/.gitconfig` is inside: as the system's configuration, so that the cage's
 own `~/.gitconfig` stays a plain file and `git config --global` works."""
 
+NIX_STORE = "/nix/store"
+
 GIT_FILES = ("config", "ignore", "attributes")
 """What is taken of `~/.config/git`; `credentials` beside them is never mounted."""
 
@@ -34,7 +36,19 @@ def share_mounts(
     if share.ssh_agent:
         source = find_ssh_agent(env)
         mounts.append(Mount(source, SSH_AGENT_TARGET, readonly=True, why="ssh-agent"))
+    if share.nix:
+        mounts.append(_nix_mount())
     return tuple(mounts)
+
+
+def _nix_mount() -> Mount:
+    """The store alone: beside it lies the socket of a daemon that acts outside of the cage."""
+    if not os.path.isdir(NIX_STORE):
+        raise MountRefusedError(
+            f"The nix store is to be shared, but there is no {NIX_STORE} on this machine.",
+            "take nix out of share",
+        )
+    return Mount(os.path.realpath(NIX_STORE), NIX_STORE, readonly=True, why="nix store")
 
 
 def share_env(share: Share) -> tuple[tuple[str, str], ...]:

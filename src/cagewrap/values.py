@@ -18,7 +18,10 @@ MAX_SESSION_BYTES = 200
 MIN_MEMORY_BYTES = 6 * 1024 * 1024
 RESERVED_NAMES = frozenset(("HOME", "USER", "LOGNAME", "PWD"))
 RUNTIMES = ("crun", "runc")
-SHARES = ("git-identity", "claude", "ssh-agent", "gh", "gitconfig")
+SHARES = ("git-identity", "claude", "ssh-agent", "gh", "gitconfig", "nix")
+SUITES = ("bookworm", "trixie")
+TARGETS = ("workbench", "desktop")
+CACHES = ("apt", "cargo", "npm", "pip", "uv")
 
 _DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SIZE_UNITS = {"": 0, "b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -81,6 +84,38 @@ def parse_runtime(text: str) -> str:
             "take the runtime crun or runc",
         )
     return parse_choice(text, RUNTIMES)
+
+
+def parse_target(text: str) -> str:
+    """A stage of the shipped Containerfile."""
+    return parse_choice(text, TARGETS)
+
+
+def parse_suite(text: str) -> str:
+    """A release of Debian that the shipped Containerfile is tried with."""
+    return parse_choice(text, SUITES)
+
+
+def parse_cache(text: str) -> str:
+    """A program whose downloads cages share."""
+    return parse_choice(text, CACHES)
+
+
+def parse_package(text: str) -> str:
+    """A Debian package as apt-get takes it: `jq`, `libfoo:i386`, `gcc/bookworm`, `git=1:2.39`."""
+    head = text[:1]
+    if not (head.isascii() and head.isalnum()) or not all(
+        char.isascii() and (char.isalnum() or char in "+-.:/=~_") for char in text
+    ):
+        raise BadValueError("must be the name of a Debian package")
+    return text
+
+
+def parse_base(text: str) -> str:
+    """`auto`, `packages`, or the name of an image."""
+    if not text or text.startswith("-") or any(char.isspace() for char in text):
+        raise BadValueError("must be auto, packages, or the name of an image")
+    return parse_text(text)
 
 
 def parse_identity(text: str) -> Identity:

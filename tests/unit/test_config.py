@@ -22,6 +22,7 @@ from cagewrap.model import (
     AgentLogin,
     AgentProgram,
     Identity,
+    ImageSettings,
     LoginMode,
     LoginSettings,
     NetworkMode,
@@ -70,8 +71,8 @@ def test_a_missing_file_means_defaults(tmp_path):
 
 
 WHOLE = """
-image = "img:1"
 rm = true
+cache = ["pip", "uv"]
 runtime = "runc"
 user = "owner"
 network = "none"
@@ -90,6 +91,16 @@ podman_arg = ["--cap-add", "SYS_PTRACE"]
 session_env = ["SHROOMS_AGENT_SESSION"]
 idle_stop = "never"
 keep_for = "2h"
+[image]
+name = "img:1"
+base = "localhost/debian:1"
+target = "desktop"
+packages = ["jq", "tree"]
+run = ["npm i -g x"]
+containerfile = "~/Containerfile"
+suite = "bookworm"
+mirrors = ["http://m.example/debian"]
+apt_options = ["A::B c"]
 [env]
 GREETING = "hello = \\"you\\""
 [secret_files]
@@ -138,6 +149,17 @@ def test_every_key_of_the_file(write):
     assert settings.publish == (PortForward(3000, 3000), PortForward(8080, 80))
     assert settings.podman_args == ("--cap-add", "SYS_PTRACE")
     assert settings.share == Share(git_identity=False, ssh_agent=True)
+    assert settings.workbench == ImageSettings(
+        base="localhost/debian:1",
+        target="desktop",
+        packages=("jq", "tree"),
+        run=("npm i -g x",),
+        containerfile="/home/me/Containerfile",
+        suite="bookworm",
+        mirrors=("http://m.example/debian",),
+        apt_options=("A::B c",),
+    )
+    assert settings.caches == ("pip", "uv")
     assert settings.session_env == ("SHROOMS_AGENT_SESSION",)
     assert (settings.idle_stop_s, settings.keep_for_s) == (math.inf, 7200)
     assert settings.login == LoginSettings(
@@ -160,8 +182,11 @@ def test_every_key_of_the_file(write):
         AgentProgram("claude", "image"),
         AgentProgram("mine", "/home/me/tools/mine"),
     )
-    keys = {row.key.removeprefix("login.") for row in flags.SETTINGS if row.in_file}
-    keys -= {"agents.NAME"}
+    keys = {
+        row.key.removeprefix("login.").removeprefix("image.")
+        for row in flags.SETTINGS
+        if row.in_file
+    } - {"agents.NAME"}
     written = {line.partition(" ")[0].strip("[]") for line in WHOLE.splitlines()} | {"NAME"}
     assert keys <= written, "this test must use every key"
 
@@ -172,6 +197,11 @@ def test_every_key_of_the_file(write):
         ("image = ", "is not TOML"),
         (b"image = '\xff'", "byte 9 is not UTF-8"),
         ("imgae = 'x'", "imgae is not a setting (did you mean image"),
+        ("[image]\nbasis = 'x'", "image.basis is not a setting (did you mean image.base"),
+        ("[image]\nrun = 'x'", "image.run = 'x': must be a list"),
+        ("[image]\npackages = ['a b']", "must be the name of a Debian package"),
+        ("[project.'/p'.image]\nrun = ['x']", "all projects share the image"),
+        ("cache = ['yarn']", "must be one of apt, cargo, npm, pip, uv"),
         ("zzz = 1", "zzz is not a setting."),
         ("login = 'access'", "login: must be a table: [login]"),
         ("[login]\nmode = 'acces'", "login.mode = 'acces': must be one of"),

@@ -394,8 +394,11 @@ def test_existing_parent(tmp_path):
 
 
 def test_image_missing(tmp_path):
-    result = engine.check_image(tree(tmp_path, answer(1)), "localhost/cagewrap:latest")
-    assert (result.exit_code, result.fix) == (118, "cagewrap image build")
+    host = tree(tmp_path, answer(1))
+    result = engine.check_image(host, "localhost/cagewrap:latest")  # the first message makes it
+    assert (result.status, result.exit_code, result.fix) == ("warn", 0, "cagewrap image build")
+    result = engine.check_image(host, "localhost/other:1")
+    assert (result.exit_code, result.fix) == (118, "cagewrap image build --name localhost/other:1")
     assert engine.check_image(tree(tmp_path, answer(0)), "x").status == "ok"
 
 

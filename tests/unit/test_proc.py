@@ -29,7 +29,7 @@ def test_nothing_is_found_in_the_current_directory(project, path, monkeypatch):
     with pytest.raises(PodmanMissingError):
         proc.capture(("podman",), timeout_s=10, env={"PATH": path})
     with pytest.raises(PodmanMissingError):
-        proc.run(("podman",), env={"PATH": path})
+        proc.run(("podman",), env={"PATH": path}, line=print)
     with pytest.raises(FileNotFoundError):
         proc.replace(("podman",), env={"PATH": path})
 

@@ -19,7 +19,7 @@ VERBS = {
     "login": ("login", "login"),
     "logout": ("login", "logout"),
     "logs": ("sessions", "logs"),
-    "ls": ("sessions", "ls"),
+    "ls": ("ls", "ls"),
     "port": ("sessions", "port"),
     "recreate": ("sessions", "recreate"),
     "review": ("review", "review"),

@@ -10,16 +10,17 @@ from dataclasses import asdict, replace
 
 import click
 
-from cagewrap import __version__, proc
+from cagewrap import __version__, disk, proc
 from cagewrap.config import read_config, resolve
 from cagewrap.doctor import CheckResult, Host, Wish, examine, exit_code_of
 from cagewrap.doctor.result import passed, raised, warned
 from cagewrap.errors import CagewrapError, DirectoryError, MountRefusedError
-from cagewrap.flags import FlagValues
-from cagewrap.image import DEFAULT_NAME
+from cagewrap.flags import DEFAULT_IMAGE, FlagValues
+from cagewrap.image.settings import read_staleness
 from cagewrap.model import NetworkMode
 from cagewrap.paths import paths_from_env
 from cagewrap.project import caller_cwd, find_project
+from cagewrap.sessions import list_records
 
 _MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -86,7 +87,7 @@ def _settings(env: dict[str, str], uid: int) -> tuple[Wish, tuple[CheckResult, .
     Where there is no directory to read them from, the checks of directories say so.
     """
     wanted = "settings that can be used"
-    default = Wish(DEFAULT_NAME)
+    default = Wish(DEFAULT_IMAGE)
     try:
         paths = paths_from_env(env, uid)
         config = read_config(paths.config_file)
@@ -100,8 +101,20 @@ def _settings(env: dict[str, str], uid: int) -> tuple[Wish, tuple[CheckResult, .
         return default, (raised("config", error, wanted),)
     where = config.path if config.found else "defaults"
     has_network = settings.network is not NetworkMode.NONE
-    wish = Wish(settings.image, settings.runtime, has_network)
-    return wish, (passed("config", where, wanted),)
+    results = [passed("config", where, wanted)]
+    stale = None
+    try:
+        stale = read_staleness(paths, env)
+    except CagewrapError as error:
+        results.append(warned("image-recipe", error.message, "an image of ours", error.hint))
+    wish = Wish(
+        settings.image,
+        settings.runtime,
+        has_network,
+        measure=lambda: disk.measure(paths, env, list_records(paths)),
+        stale=stale,
+    )
+    return wish, tuple(results)
 
 
 def _user_name(uid: int) -> str:

@@ -1,10 +1,8 @@
-"""`cagewrap ls | stop | rm | recreate | gc | logs | port | shell | take-back`."""
+"""`cagewrap stop | rm | recreate | gc | logs | port | shell | take-back`."""
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -12,7 +10,7 @@ import click
 
 from cagewrap import sessions as store
 from cagewrap.errors import CagewrapError, UsageError
-from cagewrap.manage import Done, SessionInfo, Sessions, run_on
+from cagewrap.manage import Done, Sessions, run_on
 from cagewrap.paths import paths_from_env
 from cagewrap.report import envelope
 from cagewrap.sessions import Record
@@ -20,13 +18,11 @@ from cagewrap.sessions import Record
 _SHOWN = 20
 _JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object on stdout.")
 _SESSION = click.argument("session", required=False, default="")
-_HEAD: tuple[str, ...] = (
-    "NAME", "SESSION", "STATUS", "AGENTS", "REQUESTS", "USED", "IMAGE", "PROJECT",
-)  # fmt: skip
 _SHELL = "command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l"
 
 
-def _open() -> Sessions:
+def open_sessions() -> Sessions:
+    """The caller's sessions."""
     env = dict(os.environ)
     paths = paths_from_env(env, os.getuid())
     store.make_directories(paths)
@@ -64,67 +60,12 @@ def _chosen(open_sessions: Sessions, names: Sequence[str], *, everything: bool) 
 
 
 @click.command()
-@_JSON
-def ls(*, as_json: bool) -> None:
-    """List sessions: state, agents at work, requests of a broker, last use, image, project."""
-    found = _open().infos()
-    if as_json:
-        _show(as_json=True, sessions=[asdict(one) for one in found])
-        return
-    if not found:
-        click.echo("no sessions", err=True)
-        return
-    rows = [_HEAD, *(_row(one) for one in found)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    for row in rows:
-        click.echo(
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        )
-    for one in found:
-        if one.held:
-            click.echo(f"{one.held} held back in {one.name}: cagewrap review {one.name}", err=True)
-    if any(one.is_outdated for one in found):
-        click.echo("* settings have changed: `cagewrap recreate NAME` applies them", err=True)
-
-
-def _row(info: SessionInfo) -> tuple[str, ...]:
-    status = info.status + ("*" if info.is_outdated else "")
-    ports = "".join(f" :{port}" for port, _ in info.ports if port > 0)
-    return (
-        info.name,
-        info.session or "-",
-        status + ports,
-        str(info.messages),
-        _requests(info),
-        _ago(time.time() - info.used_at),
-        info.image,
-        json.dumps(info.project) if not info.project.isprintable() else info.project,
-    )
-
-
-def _requests(info: SessionInfo) -> str:
-    """How many requests its broker has had, and how many of them it refused."""
-    if not info.requests:
-        return "-"
-    total = sum(count.requests for count in info.requests.values())
-    refused = sum(count.refused for count in info.requests.values())
-    return f"{total} ({refused} refused)" if refused else str(total)
-
-
-def _ago(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{seconds / size:.0f}{unit} ago"
-    return "now"
-
-
-@click.command()
 @click.argument("names", nargs=-1, metavar="[SESSION]...")
 @click.option("--all", "everything", is_flag=True, help="Every session.")
 @_JSON
 def stop(*, names: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Stop cages. Agents at work are ended; what was installed is kept for the next message."""
-    opened = _open()
+    opened = open_sessions()
     done, failure = run_on(_chosen(opened, names, everything=everything), opened.stop)
     _report(done, as_json=as_json, failure=failure)
 
@@ -142,7 +83,7 @@ def rm(
 
     The project stays. Files in it that belong to users of the cage other than its root are shown.
     """
-    opened = _open()
+    opened = open_sessions()
     records = _chosen(opened, names, everything=everything)
     done, failure = run_on(records, lambda record: opened.remove(record, force=force))
     removed = {one.name for one in done}
@@ -189,7 +130,7 @@ def take_back(*, directory: str, as_json: bool) -> None:
         raise UsageError(
             f"{path} is a symlink, to {os.path.realpath(path)}.", "name the directory itself"
         )
-    _report((_open().take_back(path),), as_json=as_json)
+    _report((open_sessions().take_back(path),), as_json=as_json)
 
 
 @click.command()
@@ -198,7 +139,7 @@ def take_back(*, directory: str, as_json: bool) -> None:
 @_JSON
 def recreate(*, session: str, fresh: bool, as_json: bool) -> None:
     """Make a cage's container anew with the settings of now, keeping what was installed."""
-    opened = _open()
+    opened = open_sessions()
     record = opened.find(session, _cwd())
     _report((opened.recreate(record, fresh=fresh),), as_json=as_json)
 
@@ -207,8 +148,18 @@ def recreate(*, session: str, fresh: bool, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @_JSON
 def gc(*, dry_run: bool, as_json: bool) -> None:
-    """Remove sessions whose project is gone or that were unused for `keep_for`, and leftovers."""
-    done, failure = _open().collect(dry_run=dry_run)
+    """Remove sessions whose project is gone or that were unused for `keep_for`, superseded images
+    that no cage uses, and leftovers."""
+    from cagewrap.image import tidy
+
+    opened = open_sessions()
+    done, failure = opened.collect(dry_run=dry_run)
+    try:
+        images = tidy.collect(opened.paths, opened.env, dry_run=dry_run)
+    except CagewrapError as error:
+        images, failure = (), failure or error
+    detail = "an image that a newer one has taken the place of"
+    done = (*done, *(Done("removed", image.name, detail) for image in images))
     if not (done or failure or as_json):
         click.echo("nothing to remove", err=True)
     _report(done, as_json=as_json, failure=failure)
@@ -219,7 +170,7 @@ def gc(*, dry_run: bool, as_json: bool) -> None:
 @_JSON
 def logs(*, session: str, as_json: bool) -> None:
     """Show what the keeper of a cage wrote."""
-    opened = _open()
+    opened = open_sessions()
     record = opened.find(session, _cwd())
     text = opened.log(record)
     if as_json:
@@ -242,7 +193,7 @@ def port(*, session: str, port: str, as_json: bool) -> None:
     cage = cage or host
     if not (_is_port(host) and _is_port(cage)):
         raise UsageError(f"{port!r} is not a port (1-65535) or HOST:CAGE.", "cagewrap port . 3000")
-    opened = _open()
+    opened = open_sessions()
     record = opened.find("" if session == "." else session, _cwd())
     _report((opened.open_port(record, int(host), int(cage)),), as_json=as_json)
 
@@ -254,7 +205,7 @@ def shell(*, session: str, command: tuple[str, ...]) -> None:
     """Open a shell in a cage, or run COMMAND in it: cagewrap shell NAME -- COMMAND."""
     from cagewrap.wrap import wrap_in
 
-    opened = _open()
+    opened = open_sessions()
     record = opened.find("" if session == "." else session, _cwd())
     words = list(command) or ["/bin/sh", "-c", _SHELL]
     if not (_cwd() + "/").startswith(record.project.rstrip("/") + "/"):

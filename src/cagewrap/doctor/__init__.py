@@ -6,11 +6,16 @@ gives one frozen result with its own fix, and the exit code that a start would e
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from cagewrap.doctor import directories, engine, kernel, namespaces, programs
+from cagewrap.disk import Usage
+from cagewrap.doctor import directories, engine, images, kernel, namespaces, programs
 from cagewrap.doctor.host import Capture, Host
 from cagewrap.doctor.result import CheckResult, exit_code_of
+from cagewrap.errors import CagewrapError
+from cagewrap.image.settings import Staleness
 from cagewrap.runtimes.init import find_init
 
 __all__ = ("Capture", "CheckResult", "Host", "Wish", "examine", "exit_code_of", "find_init")
@@ -18,11 +23,16 @@ __all__ = ("Capture", "CheckResult", "Host", "Wish", "examine", "exit_code_of", 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What cages are to be made of. Without `network` nothing is asked of the network helpers."""
+    """What cages are to be made of. Without `network` nothing is asked of the network helpers.
+
+    measure: finds out how much disk all takes. stale: what is known of the image's recipe.
+    """
 
     image: str
     runtime: str = "crun"
     network: bool = True
+    measure: Callable[[], Usage] | None = None
+    stale: Staleness | None = None
 
 
 def examine(host: Host, wish: Wish, *, probe: bool = True) -> tuple[CheckResult, ...]:
@@ -73,7 +83,13 @@ def _ask_podman(host: Host, wish: Wish, *, probe: bool) -> list[CheckResult]:
         engine.check_space(info),
         engine.check_image(host, wish.image),
     ]
-    if probe and _is_fit(results):
+    has_image = results[-1].status == "ok"
+    if wish.stale is not None:
+        results.append(images.check_recipe(wish.stale))
+    if wish.measure is not None:
+        with suppress(CagewrapError):
+            results.append(images.check_disk(wish.measure()))
+    if probe and has_image and _is_fit(results):
         networks = (False, True) if wish.network else (False,)
         results += [
             engine.check_container(host, wish.image, wish.runtime, network=network)

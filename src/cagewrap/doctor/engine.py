@@ -14,6 +14,7 @@ from cagewrap.errors import (
     StorageError,
     UserNamespaceError,
 )
+from cagewrap.flags import DEFAULT_IMAGE
 from cagewrap.runtimes.failure_rules.machine import DELEGATE
 from cagewrap.runtimes.failures import explain_failure, explain_warning, image_fix
 from cagewrap.runtimes.init import find_init
@@ -142,11 +143,14 @@ def check_space(engine: Engine) -> CheckResult:
 
 
 def check_image(host: Host, image: str) -> CheckResult:
-    """The image of this directory's settings is on the machine."""
+    """The image of this directory's settings is on the machine, or cagewrap makes it."""
     argv = ("podman", "image", "exists", image)
     outcome = host.run(*argv, timeout_s=_INFO_S)
     if outcome.returncode == 1:
         found = f"{image} is not on this machine"
+        if image == DEFAULT_IMAGE:
+            found += " yet: the first command makes it, which takes a minute or two"
+            return warned("image", found, "the image", image_fix(image))
         return failed("image", ImageMissingError, found, "the image", image_fix(image))
     if outcome.returncode:
         error = explain_failure(argv, outcome.returncode, outcome.stderr, image=image)
