@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 
-from cagewrap import loans, squash
+from cagewrap import __version__, loans, squash
 from cagewrap.errors import SessionError, UsageError
 from cagewrap.layers import Rewrite
 from cagewrap.manage import Sessions
@@ -15,7 +14,8 @@ from cagewrap.runtimes import podman
 from cagewrap.sessions import Record, read_state
 from cagewrap.squash import Content
 
-RECIPE_LABEL = "cagewrap.recipe"
+MADE_LABEL = "cagewrap.from-session"
+"""On such an image: the version of cagewrap that made it, and nothing of its owner's."""
 _OF_PODMAN = (
     "run/.containerenv", "run/secrets", "etc/hosts", "etc/hostname", "etc/resolv.conf", "etc/mtab",
 )  # fmt: skip
@@ -45,19 +45,14 @@ def make_image(sessions: Sessions, record: Record, tag: str) -> None:
                 "cagewrap shell",
             )
         base = squash.find_base(sessions.podman, sessions.image_of(record))
-        committed = f"localhost/cagewrap-session-now:{record.name}"
+        committed = f"localhost/cagewrap-session:{record.name}.now"
         try:
             sessions.commit(record, committed, {})
             content = _content(record, loans.read_targets(sessions.paths.loans_file(record.name)))
-            labels = {RECIPE_LABEL: f"session {record.session or record.project}"}
-            squash.make_image(sessions.podman, committed, base, content, tag, _shown(labels))
+            labels = {MADE_LABEL: __version__}
+            squash.make_image(sessions.podman, committed, base, content, tag, labels)
         finally:
             sessions.podman(podman.remove_image_args(committed))
-
-
-def _shown(labels: Mapping[str, str]) -> dict[str, str]:
-    """Nothing of the owner's paths: an image is given to others."""
-    return {key: value.rpartition("/")[2] for key, value in labels.items()}
 
 
 def _content(record: Record, lent: frozenset[str]) -> Content:

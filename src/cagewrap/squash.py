@@ -87,12 +87,16 @@ def make_image(
     run: Run, image: str, base: Base, content: Content, name: str, labels: Mapping[str, str]
 ) -> None:
     """Give `name` to an image that runs as the base does, and has the content of `image`. Raises
-    CagewrapError."""
-    own = {key: value for key, value in _labels(base.config).items() if key not in _OURS}
+    CagewrapError.
+
+    labels: beside those of the base, less what cagewrap has put there: they are not true of it.
+    """
+    found = _labels(base.config).items()
+    own = {key: value for key, value in found if not key.startswith(_OURS)}
     _make(run, _inspect(run, image), base, content, name, {**own, **labels}, base.config)
 
 
-_OURS = (BASE_LABEL, LAYERS_LABEL)
+_OURS = "cagewrap."
 
 
 def _make(

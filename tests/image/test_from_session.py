@@ -92,6 +92,9 @@ def test_what_is_installed_and_nothing_else(tmp_path: Path, user: str) -> None:
             count = len(base["RootFS"]["Layers"])
             assert image["RootFS"]["Layers"][:count] == base["RootFS"]["Layers"]
             assert len(image["RootFS"]["Layers"]) == count + 1
+            assert [key for key in image["Labels"] if key.startswith("cagewrap.")] == [
+                "cagewrap.from-session"
+            ]
             for key in ("Entrypoint", "Cmd", "Env", "User", "WorkingDir"):
                 assert image["Config"].get(key) == base["Config"].get(key)
             files = files_of(TAG, count)

@@ -41,9 +41,9 @@ def list_args(state_dir: str) -> tuple[str, ...]:
     return ("podman", "ps", "--all", "--format", "json", "--filter", label)
 
 
-BASE_LABEL = "cagewrap.base"
+BASE_LABEL = "cagewrap.session-base"
 """On an image made of a session's layer: the id of the image below it."""
-LAYERS_LABEL = "cagewrap.base-layers"
+LAYERS_LABEL = "cagewrap.session-base-layers"
 """How many of its layers are that image's."""
 
 
