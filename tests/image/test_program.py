@@ -134,8 +134,9 @@ def test_a_cage_that_was_stopped(here: Machine) -> None:
     here.text("claude", SELF)
     here.cage.stop()
     assert here.text("claude", SELF) == str(program)
-    here.cage.cagewrap("recreate")
+    assert here.cage.cagewrap("recreate").code == 0
     assert here.text("claude", SELF) == str(program)
+    assert here.cage.cagewrap("rm", "--force").code == 0, "with the image of its layer"
 
 
 def test_a_keeper_that_was_killed(here: Machine) -> None:
