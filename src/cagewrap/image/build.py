@@ -136,8 +136,13 @@ class Builder:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One build at a time; the others wait."""
-        with open(self.places.lock, "w", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with open(self.places.lock, "a", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._show({"event": "waiting", "elapsed_s": 0.0})
+                fcntl.flock(file, fcntl.LOCK_EX)
+            file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()
             yield

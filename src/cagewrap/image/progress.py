@@ -15,8 +15,9 @@ from typing import Any
 from cagewrap.errors import CagewrapError
 
 Event = dict[str, Any]
-"""event: `step` (with `step`, `steps`, `what`), `output` (with `line`), `made` (with `image`, `id`,
-`size_bytes`), or `failed` (with `id`, `message`, `hint`, `exit_code`); always `elapsed_s`."""
+"""event: `waiting` (for another build), `step` (with `step`, `steps`, `what`), `output` (with
+`line`), `made` (with `image`, `id`, `size_bytes`), or `failed` (with `id`, `message`, `hint`,
+`exit_code`); always `elapsed_s`."""
 Show = Callable[[Event], None]
 
 _STILL_S = 15.0
@@ -130,7 +131,7 @@ def for_log(write: Callable[[str], None]) -> Show:
     """Not on a terminal, for people all the same: a line for each step."""
 
     def show(event: Event) -> None:
-        if event["event"] in ("step", "made"):
+        if event["event"] in ("step", "made", "waiting"):
             write(f"cagewrap: {sentence(event)}\n")
 
     return show
@@ -154,6 +155,8 @@ def for_harness(write: Callable[[str], None]) -> Show:
 
 def sentence(event: Event) -> str:
     """A step or the end in words."""
+    if event["event"] == "waiting":
+        return "another build runs; waiting for its end"
     if event["event"] == "step":
         return f"[{event['step']}/{event['steps']}] {event['what']}"
     size = f"{event['size_bytes'] / 1e6:.0f} MB, " if event.get("size_bytes") else ""
