@@ -102,6 +102,8 @@ class Workshop:
     def _make_project(self) -> None:
         self.git("init", "-q", "-b", "main")
         self.git("config", "core.hooksPath", ".husky")
+        # Tidying in the background would go on while all is looked at.
+        self.git("config", "gc.autoDetach", "false")
         for path, text in HELD.items():
             file = self.project / path
             file.parent.mkdir(exist_ok=True)
