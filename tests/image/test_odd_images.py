@@ -15,6 +15,7 @@ import pytest
 
 from podman.cages import podman
 
+from .benches import NAME
 from .machines import NODE, ODD, READLINK, SELF, SHOW, Machine, copy, machine, script, use_peers
 
 use_peers()
@@ -22,7 +23,6 @@ use_peers()
 from mock_api import MockApi  # noqa: E402
 
 CLAUDE = Path(claude_agent_sdk.__file__).parent / "_bundled/claude"
-TEST_IMAGE = "localhost/cagewrap-test:latest"
 HOSTILE = (
     'ENTRYPOINT ["/bin/false"]', 'CMD ["nonsense"]', "USER nobody", "WORKDIR /nowhere",
     "ENV PATH=", "ENV HOME=/root", "ENV USER=mallory", "ENV LD_PRELOAD=/nowhere.so",
@@ -67,8 +67,8 @@ def build(name: str, base: str, scratch: Path, *lines: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """By what they are."""
+def images(tmp_path_factory: pytest.TempPathFactory, workbench: str) -> Iterator[dict[str, str]]:
+    """By what they are. workbench: the image that `image build` makes."""
     scratch = tmp_path_factory.mktemp("images")
     busybox: dict[str, Path | bytes | str] = {"bin/busybox": ODD / "busybox", "bin/sh": "busybox"}
     made = {
@@ -89,7 +89,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         "localhost/odd-foreign:1",
         archive(scratch / "foreign.tar", {"bin/busybox": bytes(foreign), "bin/sh": "busybox"}),
     )
-    yield {**made, "workbench": TEST_IMAGE}
+    yield {**made, "workbench": NAME}
     for name in made.values():
         podman("rmi", "--force", name)
 

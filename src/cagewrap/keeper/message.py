@@ -223,6 +223,11 @@ class Message:
         """Tell the shim why its command does not start, and forget the message."""
         self._failed(error)
 
+    def retry(self) -> None:
+        """Nothing was begun, and this keeper is going away."""
+        self.reply(protocol.RETRY)
+        self._close()
+
     def note(self, text: str) -> None:
         """A line for the shim's stderr."""
         self.reply(protocol.NOTE + text.encode(errors="replace"))

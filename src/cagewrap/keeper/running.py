@@ -19,7 +19,7 @@ from cagewrap.keeper.upkeep import Upkeep
 from cagewrap.model import Identity
 from cagewrap.paths import Paths
 from cagewrap.runtimes.oci import runtime
-from cagewrap.sessions import Record, explain_os_error
+from cagewrap.sessions import Record, explain_os_error, start_time
 
 
 class Running:
@@ -75,7 +75,7 @@ class Running:
         try:
             self.upkeep.check(message.note)
         except CagewrapError as error:
-            message.abandon(error)
+            self._refuse(message, error)
             return
         self._prepare(message, self.cares)
 
@@ -95,12 +95,20 @@ class Running:
             env |= command.env
             message.launch(self.launcher, command.argv, env, self._message_cgroup(), self._after)
         except CagewrapError as error:
-            message.abandon(error)
+            self._refuse(message, error)
         except OSError as error:
-            message.abandon(self._explain(error))
+            self._refuse(message, self._explain(error))
         except Exception as error:  # noqa: BLE001 - or its shim would wait for ever
             self._log(f"bug: {type(error).__name__}: {error}")
-            message.abandon(InternalError(f"A bug in the keeper: {error!r}.", "cagewrap logs"))
+            bug = InternalError(f"A bug in the keeper: {error!r}.", "cagewrap logs")
+            self._refuse(message, bug)
+
+    def _refuse(self, message: Message, error: CagewrapError) -> None:
+        """A container that ended a moment ago is started again; nothing is wrong with it."""
+        if start_time(self.launcher.inside.init_pid):
+            message.abandon(error)
+        else:
+            message.retry()
 
     def _explain(self, error: OSError) -> CagewrapError:
         if is_full(error):
