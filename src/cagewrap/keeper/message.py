@@ -17,10 +17,10 @@ from cagewrap.errors import CagewrapError
 from cagewrap.keeper import hangup
 from cagewrap.keeper.launcher import Launch, Launcher, PassingError
 from cagewrap.keeper.loop import Loop, Timer
+from cagewrap.keeper.processes import is_ending
 from cagewrap.keeper.request import Request, shim_limits, shim_umask
 from cagewrap.keeper.streams import Streams
 from cagewrap.runtimes.failures import explain_never_executed
-from cagewrap.sessions import start_time
 
 GRACE_S = 1.0
 """Between TERM and KILL for the tree of a message whose shim is gone."""
@@ -137,7 +137,7 @@ class Message:
         if isinstance(error, PassingError):
             self.log(error.message)
             self.reply(protocol.RETRY)
-        elif self.launcher is not None and not start_time(self.launcher.inside.init_pid):
+        elif self.launcher is not None and is_ending(self.launcher.inside.init_pid):
             self.reply(protocol.RETRY)  # the container ended a moment ago, and is started again
         else:
             self.reply_error(error)

@@ -41,6 +41,17 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def is_ending(pid: int) -> bool:
+    """Whether a process is gone or on its way out, killed: its root goes before it is a zombie."""
+    try:
+        os.readlink(f"/proc/{pid}/root")
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def never_executed(stat: str) -> bool:
     """Whether a process that ended never became its program, by its /proc/PID/stat.
 

@@ -14,12 +14,13 @@ from cagewrap.keeper.launcher import Inside, Launcher, look_inside
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.message import Message
 from cagewrap.keeper.ports import Ports
+from cagewrap.keeper.processes import is_ending
 from cagewrap.keeper.programs import Programs
 from cagewrap.keeper.upkeep import Upkeep
 from cagewrap.model import Identity
 from cagewrap.paths import Paths
 from cagewrap.runtimes.oci import runtime
-from cagewrap.sessions import Record, explain_os_error, start_time
+from cagewrap.sessions import Record, explain_os_error
 
 
 class Running:
@@ -105,10 +106,10 @@ class Running:
 
     def _refuse(self, message: Message, error: CagewrapError) -> None:
         """A container that ended a moment ago is started again; nothing is wrong with it."""
-        if start_time(self.launcher.inside.init_pid):
-            message.abandon(error)
-        else:
+        if is_ending(self.launcher.inside.init_pid):
             message.retry()
+        else:
+            message.abandon(error)
 
     def _explain(self, error: OSError) -> CagewrapError:
         if is_full(error):

@@ -29,6 +29,7 @@ from cagewrap.keeper.door import Door
 from cagewrap.keeper.loop import Timer
 from cagewrap.keeper.message import GRACE_S, Message
 from cagewrap.keeper.pause import end_younger_pause
+from cagewrap.keeper.processes import is_ending
 from cagewrap.keeper.request import parse_request
 from cagewrap.keeper.running import Running
 
@@ -85,21 +86,14 @@ class Keeper:
 
     def _take_over(self) -> None:
         """The container is ours, and can take messages."""
+        refuse = self._mounts_differ
         try:
             self._arrival.enter()
-        except (OSError, MountRefusedError) as error:
-            self._mounts_differ(error)
-            return
-        except CagewrapError as error:
-            self._fail_all(error)
-            return
-        try:
+            refuse = self._cannot_be_entered
             self._enter()
-        except CagewrapError as error:
-            self._fail_all(error)
-            return
-        except OSError as error:
-            self._fail_all(self._arrival.failed(error))
+        except (OSError, CagewrapError) as error:
+            if not self._has_ended_again():
+                refuse(error)
             return
         for message in list(self.messages):
             self._launch(message)
@@ -108,9 +102,25 @@ class Keeper:
         self._early_commands.clear()
         self._arm_idle()
 
-    def _mounts_differ(self, error: OSError | MountRefusedError) -> None:
+    def _has_ended_again(self) -> bool:
+        """A container that was killed while it was looked at has not failed: whether it was, and
+        who waits was sent to start it."""
+        if not is_ending(self.container.init_pid):
+            return False
+        log("the container ended while it was looked at")
+        self._is_leaving = True
+        self.door.close()
+        for message in list(self.messages):
+            message.retry()
+        self._exit()
+        return True
+
+    def _mounts_differ(self, error: OSError | CagewrapError) -> None:
         """A container that has run for long may see directories that the host has replaced since:
         it is started anew. One that was started now must not be used."""
+        if isinstance(error, CagewrapError) and not isinstance(error, MountRefusedError):
+            self._fail_all(error)
+            return
         log(f"mounts: {error}")
         if self.container.is_adopted:
             self.container.restart()
@@ -124,6 +134,12 @@ class Keeper:
             )
         )
         self.container.stop(lambda: self._fail_all(refusal))
+
+    def _cannot_be_entered(self, error: OSError | CagewrapError) -> None:
+        if isinstance(error, CagewrapError):
+            self._fail_all(error)
+        else:
+            self._fail_all(self._arrival.failed(error))
 
     def _enter(self) -> None:
         self.running = Running(
