@@ -24,6 +24,9 @@ _TIDY_S = 0.3
 """How long conmon may take to tell podman that a container ended."""
 _START_S = 60.0
 """How long `podman start` may take; `podman run` may copy the image, and takes what it needs."""
+_RETRIES = 3
+"""How often podman is asked again when what it says has no meaning known to us: another of its
+processes, or conmon, was killed meanwhile."""
 _EXEC_S = 0.002
 """How often a container's first process is looked at until it is its init."""
 _ABANDONED_S = 10.0
@@ -52,7 +55,7 @@ class Container:
         self.init_pid = 0
         self._has_reported = False
         self._has_mended = False
-        self._has_retried = False
+        self._retries = 0
         self._has_forgotten = False
         self._podman_pid = 0
         self._has_timed_out = False
@@ -90,7 +93,7 @@ class Container:
         elif os.path.exists(self._making):
             self._wait_for_abandoned(time.monotonic() + _ABANDONED_S)
         else:
-            self._make(tries=2)
+            self._make(_RETRIES)
 
     def _wait_for_abandoned(self, deadline: float) -> None:
         """A keeper was killed while it made the container: let its podman end, then start over."""
@@ -157,22 +160,27 @@ class Container:
                 "the container of this session is gone (podman removed it): what was installed in "
                 "it is lost, HOME and the project are kept; going on in a new one"
             )
-            self._make(tries=2)
+            self._make(_RETRIES)
         elif podman.says_improper_state(err) and self._report_end():
             self._start()
         elif self._mend(err, self._start):
             pass
-        elif not self._has_retried:
-            # podman tidies up as it fails: what was killed with its conmon starts then. What a
-            # podman that was killed had started already ends first: podman takes it for not begun.
-            self._has_retried = True
-            wait_s = _TIDY_S if self._end_begun() else 0
-            self.loop.later(wait_s, self._start)
+        elif not self._retries:
+            self._retry()
         elif podman.says_begun(err) and not self._has_forgotten:
             self._has_forgotten = True
             self._forget_begun()
+        elif self._retries < _RETRIES and self._is_unexplained(code, err):
+            self._retry()
         else:
             self._fail(start, code, err)
+
+    def _retry(self) -> None:
+        """podman tidies up as it fails: what was killed with its conmon starts then. What a podman
+        that was killed had started already ends first: podman takes it for not begun."""
+        self._retries += 1
+        wait_s = _TIDY_S if self._end_begun() else 0
+        self.loop.later(wait_s, self._start)
 
     def _forget_begun(self) -> None:
         """Let the runtime forget what a podman that was killed had it make, then start."""
