@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
+
+from cagewrap.waypoints import leads_through
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
@@ -24,16 +25,9 @@ def search_path(env: Mapping[str, str], projects: Collection[str] = ()) -> str:
     """The owner's PATH without what an agent can write to.
 
     An empty or relative entry (`.`, `bin`) would find what an agent has put into the project; so
-    would one that lies in a project (`node_modules/.bin`, `.venv/bin`). projects: real paths.
+    would one that lies in a project (`node_modules/.bin`, `.venv/bin`), or that leads through a
+    symlink in one, whatever it leads to now. projects: real paths.
     """
     entries = (entry for entry in env.get("PATH", "").split(":") if entry.startswith("/"))
-    kept = [
-        entry
-        for entry in entries
-        if not any(_lies_in(os.path.realpath(entry), project) for project in projects)
-    ]
+    kept = [entry for entry in entries if not leads_through(entry, projects)]
     return ":".join(kept) or DEFAULT_PATH
-
-
-def _lies_in(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")

@@ -7,6 +7,8 @@ import re
 import stat
 from collections.abc import Collection, Iterator
 
+from cagewrap.waypoints import leads_through
+
 PASSED_ON = (
     "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "all_proxy",
     "no_proxy", "NODE_EXTRA_CA_CERTS", "NODE_USE_SYSTEM_CA", "SSL_CERT_FILE", "SSL_CERT_DIR",
@@ -34,7 +36,8 @@ def find_claude(search_path: str, home: str, projects: Collection[str] = (), tol
     """
     for path in [told] if told else _candidates(search_path, home):
         for one in (path, *_beside_stub(path)):
-            if is_claude(one) and not _lies_in_any(os.path.realpath(one), projects):
+            # All of the way: it is run by its name, after a symlink may have got another text.
+            if is_claude(one) and not leads_through(one, projects):
                 return one
     return ""
 
@@ -93,7 +96,3 @@ def _head(path: str) -> bytes:
             return file.read(_HEAD_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
     except OSError:
         return b""
-
-
-def _lies_in_any(path: str, directories: Collection[str]) -> bool:
-    return any(path == one or path.startswith(one.rstrip("/") + "/") for one in directories)

@@ -44,10 +44,11 @@ _SWITCHES = ("mise", "volta", "volta-shim", "asdf", "rtx", "proto", "proto-shim"
 """Programs that stand in the place of many others and choose a version of them."""
 _ASDF = re.compile(rb"^# asdf-plugin: (\S+) (\S+)\s*$", re.MULTILINE)
 _HEAD_BYTES = 4096
-_MAX_LINKS = 40  # the kernel's own limit
 
 Judge = Callable[[str], str]
 """Why a real path of this machine may not be seen in a cage, "" when it may."""
+Follow = Callable[[str], str]
+"""Why it is not to be believed where a path leads, "" when it is."""
 
 
 class Program(NamedTuple):
@@ -67,11 +68,14 @@ class Program(NamedTuple):
 class Finder:
     """Looks for programs of one owner. notes: why what was found first could not be taken."""
 
-    def __init__(self, home: str, search_path: str, judge: Judge, machine: str = "") -> None:
+    def __init__(
+        self, home: str, search_path: str, judge: Judge, follow: Follow, machine: str = ""
+    ) -> None:
         """search_path: PATH without what an agent can write to. machine: as `uname -m` says it."""
         self._home = home
         self._search_path = search_path
         self._judge = judge
+        self._follow = follow
         self._machine = machine or os.uname().machine
         self.notes: list[str] = []
 
@@ -91,9 +95,11 @@ class Finder:
         real = os.path.realpath(path)
         if not os.access(real, os.X_OK) or not os.path.isfile(real):
             return None
-        if os.path.basename(real) in _SWITCHES:
-            switch = os.path.basename(real)
-            return self._pass_over(path, f"it is {switch}, which stands for another program")
+        switch = os.path.basename(real) if os.path.basename(real) in _SWITCHES else ""
+        # Before anything is read: an agent's file may name a program, too.
+        why = self._follow(path) or (switch and f"it is {switch}, which stands for another program")
+        if why:
+            return self._pass_over(path, why)
         kind = read_program_at(real)
         if isinstance(kind, Elf):
             return self._native(path, real, name, kind)
@@ -153,13 +159,14 @@ class Finder:
                 and os.path.basename(real) not in _SWITCHES
                 and found.runs_on(self._machine)
                 and is_self_contained(found)
+                and not self._follow(place)
                 and not self._judge(real)
             ):
                 return real
         return ""
 
     def _judged(self, path: str, program: Program) -> Program | None:
-        for place in (*_links(path), *program.mounts):
+        for place in program.mounts:
             why = self._judge(place)
             if why:
                 return self._pass_over(path, why)
@@ -184,16 +191,6 @@ def _directories(search_path: str, home: str) -> tuple[str, ...]:
     if home:
         directories += [os.path.join(home, one) for one in _BELOW_HOME]
     return tuple(dict.fromkeys(directories))
-
-
-def _links(path: str) -> Iterator[str]:
-    """Every symlink on the way from a path to its file: whoever can write there says which."""
-    for _ in range(_MAX_LINKS):
-        path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-        if not os.path.islink(path):
-            return
-        yield path
-        path = os.path.join(os.path.dirname(path), os.readlink(path))
 
 
 def _env(name: str) -> tuple[tuple[str, str], ...]:

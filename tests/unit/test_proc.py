@@ -40,6 +40,18 @@ def test_absolute_entries_keep_their_order():
     assert childenv.search_path({}).startswith("/")
 
 
+def test_no_entry_of_path_leads_through_a_project(tmp_path):
+    """An agent can give a symlink another text after it was looked at."""
+    for name in ("bin", "project"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "project/tools").symlink_to(tmp_path / "bin")
+    (tmp_path / "back").symlink_to("project/../project/tools")
+    entries = [str(tmp_path / name) for name in ("project/tools", "back", "back/..", "bin")]
+    env = {"PATH": ":".join(entries)}
+    assert childenv.search_path(env, [str(tmp_path / "project")]) == entries[-1]
+    assert childenv.search_path(env) == env["PATH"]
+
+
 def test_programs_run_outside_of_the_project(project):
     env = {"PATH": "/usr/bin:/bin"}
     assert proc.capture(("pwd",), timeout_s=10, env=env).stdout == b"/\n"

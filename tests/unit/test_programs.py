@@ -11,6 +11,7 @@ import pytest
 from cagewrap.elf import Elf, Script, read_program_at
 from cagewrap.libraries import find_libraries, is_self_contained
 from cagewrap.programs import AGENTS, Finder, candidates
+from cagewrap.waypoints import leads_through
 
 LS = os.path.realpath("/bin/ls")
 MACHINE = os.uname().machine
@@ -21,8 +22,13 @@ def home(tmp_path):
     return tmp_path
 
 
-def finder(home, path="", judge=lambda _: "", machine=""):
-    return Finder(str(home), path, judge, machine)
+def finder(home, path="", judge=lambda _: "", machine="", follow=lambda _: ""):
+    return Finder(str(home), path, judge, follow, machine)
+
+
+def not_through(*places):
+    """A `follow` for agents that write in these places."""
+    return lambda path: leads_through(path, [str(place) for place in places])
 
 
 def program(path, text=None):
@@ -191,18 +197,44 @@ def test_every_symlink_on_the_way_is_judged(home):
     (home / "planted").mkdir()
     (home / "planted/link").symlink_to(real)
     (home / "start").symlink_to(home / "planted/link")
-    seen = []
-
-    def judge(path):
-        seen.append(path)
-        return "an agent's" if "/planted/" in path else ""
-
-    looker = finder(home, judge=judge)
+    looker = finder(home, follow=not_through(home / "planted"))
     assert looker.examine(str(home / "start"), "codex") is None
-    assert "an agent's" in looker.notes[0]
-    assert seen == [str(home / "start"), str(home / "planted/link")]
+    assert str(home / "planted") in looker.notes[0]
     (home / "loop").symlink_to(home / "loop")
     assert finder(home).examine(str(home / "loop"), "codex") is None
+
+
+def test_no_symlink_of_an_agents_chooses_a_directory(home):
+    program(home / "elsewhere/tool")
+    (home / "project").mkdir()
+    (home / "project/tools").symlink_to(home / "elsewhere")
+    (home / "by-way-of").symlink_to(home / "project/tools")
+    follow = not_through(home / "project")
+    for path in ("project/tools/tool", "by-way-of/tool"):
+        assert finder(home, follow=follow).examine(str(home / path), "codex") is None
+    assert finder(home, follow=follow).examine(str(home / "elsewhere/tool"), "codex") is not None
+
+
+def test_no_file_of_an_agents_names_a_program(home):
+    """What stands for another program says which: a shim, a package with one for each platform."""
+    program(home / "elsewhere/bin/codex")
+    shim = f"#!/bin/sh\n# asdf-plugin: {home} elsewhere\nexec asdf exec codex\n"
+    program(home / "project/shim", shim)
+    own = package(
+        home / "project/node_modules/codex",
+        optionalDependencies={"codex-linux-x64": "", "codex-linux-arm64": ""},
+    )
+    stub = program(own / "codex.js", "#!/usr/bin/env node\n")
+    for name in ("codex-linux-x64", "codex-linux-arm64"):
+        (own.parent / name).symlink_to(home / "elsewhere")
+    for path in (home / "project/shim", stub):
+        link = home / f"to-{path.name}"
+        link.symlink_to(path)
+        follow = not_through(home / "project")
+        assert finder(home, follow=follow).examine(str(link), "codex") is None
+        found = finder(home).examine(str(link), "codex")
+        assert found is not None
+        assert found.path == str(home / "elsewhere/bin/codex")
 
 
 def test_known_agents():

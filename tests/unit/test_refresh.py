@@ -245,6 +245,11 @@ def test_a_claude_in_a_project_is_not_run(tmp_path: Path) -> None:
     home = str(tmp_path / "home")
     assert find_claude("", home) == str(link)
     assert find_claude("", home, {str(tmp_path / "project")}) == ""
+    outside = program(tmp_path / "bin/claude")
+    inside.unlink()
+    inside.symlink_to(outside)  # now; an agent gives it another text before it is run
+    assert find_claude("", home) == str(link)
+    assert find_claude("", home, {str(tmp_path / "project")}) == ""
 
 
 def test_a_stub_stands_for_the_program_beside_it(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import hashlib
 import os
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 from cagewrap import sessions
 from cagewrap.childenv import search_path
@@ -32,6 +33,7 @@ from cagewrap.image.recipe import Recipe
 from cagewrap.image.store import Images, failure
 from cagewrap.image.work import Work, import_tar
 from cagewrap.paths import Paths
+from cagewrap.waypoints import leads_through
 
 
 class Builder:
@@ -43,7 +45,7 @@ class Builder:
         self.places = Places(paths)
         self._written = sessions.written_by_cages(paths)
         self.env = {
-            **env,
+            **_without_written(env, self._written),
             "PATH": search_path(env, self._written),
             "XDG_RUNTIME_DIR": paths.podman_runtime_dir,
         }
@@ -57,11 +59,11 @@ class Builder:
 
         fresh: nothing of an earlier build is used. if_missing: only when there is no such image.
         """
-        self._refuse_written(recipe)
         with self._locked():
             if if_missing and self.images.exists(name):
                 return False
             with self._reporting() as progress, self._scratch_dir() as scratch:
+                self._refuse_written(recipe)
                 work = Work(self.images, self.places.log, recipe, progress, scratch, fresh=fresh)
                 work.build()
                 self._give_name(recipes.tag(recipes.recipe_hash(recipe)), name)
@@ -100,18 +102,21 @@ class Builder:
         size = entry.size_bytes if entry is not None else 0
         progress.end(image=name, id=id_[:12], recipe=hash_, size_bytes=size)
 
+    def fail(self, error: CagewrapError) -> NoReturn:
+        """There is no recipe: raise the error, and tell it to everyone who waits."""
+        with self._locked(), self._reporting():
+            raise error
+
     def _refuse_written(self, recipe: Recipe) -> None:
-        path = (
-            os.path.realpath(recipe.settings.containerfile) if recipe.settings.containerfile else ""
-        )
-        for place in self._written:
-            if path and (path + "/").startswith(place.rstrip("/") + "/"):
-                raise ConfigInvalidError(
-                    f"The Containerfile {path} lies in {place}, where an agent can write to it, "
-                    "and every cage would be made of what it wrote.",
-                    "move it to a place that no cage sees, such as ~/.config, and correct "
-                    "containerfile in the table [image]",
-                )
+        path = recipe.settings.containerfile
+        place = leads_through(path, self._written) if path else ""
+        if place:
+            raise ConfigInvalidError(
+                f"The Containerfile {path} lies in {place}, where an agent can write to it, "
+                "and every cage would be made of what it wrote.",
+                "move it to a place that no cage sees, such as ~/.config, and correct "
+                "containerfile in the table [image]",
+            )
 
     @contextmanager
     def _reporting(self) -> Iterator[Progress]:
@@ -142,10 +147,13 @@ class Builder:
             except BlockingIOError:
                 self._show({"event": "waiting", "elapsed_s": 0.0})
                 fcntl.flock(file, fcntl.LOCK_EX)
-            file.truncate(0)
+            file.truncate(0)  # not before: the build that is waited for has its pid there
             file.write(f"{os.getpid()}\n")
             file.flush()
-            yield
+            try:
+                yield
+            finally:
+                file.truncate(0)
 
     @contextmanager
     def _scratch_dir(self) -> Iterator[str]:
@@ -164,6 +172,13 @@ class Builder:
             yield scratch
         finally:
             tidy.clear_killed(self.images, base)
+
+
+def _without_written(env: Mapping[str, str], written: Collection[str]) -> Mapping[str, str]:
+    """The environment, less a TMPDIR in which an agent could change what an image is made of."""
+    if leads_through(env.get("TMPDIR") or "/", written):
+        return {name: value for name, value in env.items() if name != "TMPDIR"}
+    return env
 
 
 @contextmanager

@@ -133,7 +133,11 @@ def main() -> int:
     paths = paths_from_env(os.environ, os.getuid())
     builder = Builder(paths, os.environ, lambda _: None)
     try:
-        builder.build(read_machine_recipe(paths, os.environ), DEFAULT_IMAGE, if_missing=True)
+        try:
+            recipe = read_machine_recipe(paths, os.environ)
+        except CagewrapError as error:
+            builder.fail(error)
+        builder.build(recipe, DEFAULT_IMAGE, if_missing=True)
     except CagewrapError as error:
         return error.exit_code
     return 0

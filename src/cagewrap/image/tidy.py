@@ -58,6 +58,7 @@ def unless_building(places: Places) -> Iterator[bool]:
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)  # the pid of a build that was killed, and is another's now
             is_free = True
         except BlockingIOError:
             is_free = False

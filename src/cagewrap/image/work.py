@@ -46,7 +46,7 @@ class Work:
         self.asked = asked = recipe.settings
         self.steps = 2 + bool(asked.packages or asked.run) + bool(asked.containerfile)
         text, self.paths = commands.build_environment(images.env)
-        self._write("env", text)
+        self._write("env", text, 0o600)  # an index's URL may have a password
 
     def build(self) -> None:
         """Make what is not there yet."""
@@ -60,7 +60,8 @@ class Work:
             base = self._make_base()
             self.progress.step(2, self.steps, f"installing the {self.asked.target}")
             context = os.path.join(self.scratch, "context")
-            os.makedirs(os.path.join(context, "apt"))
+            os.mkdir(context, 0o700)  # who may enter the scratch directory reads nothing of it
+            os.mkdir(os.path.join(context, "apt"))
             for name, text in recipes.apt_files(recipe).items():
                 self._write(f"context/apt/{name}", text)
             on = recipes.base_tag(base)
@@ -72,7 +73,7 @@ class Work:
         if added != workbench and self._is_wanted(added):
             self.progress.step(3, self.steps, "adding your packages and commands")
             context = os.path.join(self.scratch, "additions")
-            os.makedirs(context)
+            os.mkdir(context, 0o700)
             self._write("additions/Containerfile", recipes.additions_text(recipe))
             labels = commands.labels(added, workbench, base)
             file = os.path.join(context, "Containerfile")
@@ -180,10 +181,9 @@ class Work:
         if old:
             self.images.podman("tag", old, f"{name.rpartition(':')[0]}:{old[:12]}")
 
-    def _write(self, name: str, text: str) -> None:
+    def _write(self, name: str, text: str, mode: int = 0o644) -> None:
         path = os.path.join(self.scratch, name)
-        mode = 0o600 if name == "env" else 0o644  # an index's address may have a password in it
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with open(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from cagewrap.errors import CagewrapError, KeeperError
 from cagewrap.keeper import handover
 from cagewrap.keeper.begin import Begun
+from cagewrap.keeper.care import Care
 from cagewrap.keeper.cares import make_cares
 from cagewrap.keeper.covers import Cover
 from cagewrap.keeper.entrance import Entrance
@@ -20,21 +21,26 @@ class Arrival:
     def __init__(self, begun: Begun, log: Callable[[str], None]) -> None:
         """Does nothing yet."""
         self._begun, self._container = begun, begun.container
-        self.cares = make_cares(begun.loop, begun.record, begun.paths, begun.container, log)
-        self._wanted: list[list[Cover]] = [[] for _ in self.cares]
+        self.cares: tuple[Care, ...] = ()
         self._entrance: Entrance | None = None
         self._error: CagewrapError | None = None
+        try:
+            self.cares = make_cares(begun.loop, begun.record, begun.paths, begun.container, log)
+        except OSError as error:  # such as a project that is not there
+            self._error = explain_os_error(error)
+        self._wanted: list[list[Cover]] = [[] for _ in self.cares]
 
     def prepare(self) -> None:
         """Do what can be done before the container runs. What goes wrong is raised by `enter`."""
+        if self._error is not None:
+            return
         try:
             if not self._begun.state.container_id:
                 seed_home(self._begun.record, self._begun.paths)
+            self._wanted = [list(care.prepare()) for care in self.cares]
+            self._entrance = self._make_entrance()
         except OSError as error:
             self._error = explain_os_error(error)
-            return
-        self._wanted = [list(care.prepare()) for care in self.cares]
-        self._entrance = self._make_entrance()
 
     def enter(self) -> None:
         """Look at the mounts of the container that runs now, and add what is wanted.

@@ -16,6 +16,7 @@ from cagewrap.keeper.request import Request
 from cagewrap.paths import Paths
 from cagewrap.programs import AGENTS, FOR_PEOPLE, Finder, Program, candidates
 from cagewrap.sessions import Record, WrittenByCages
+from cagewrap.waypoints import leads_through
 
 _Stamp = tuple[str, stamps.Stamp]
 _Key = tuple[str, str, str, str]
@@ -39,6 +40,7 @@ class Chooser:
         self._log = log
         self._written = WrittenByCages(paths)
         self._known: dict[_Key, tuple[tuple[_Stamp, ...], Program | None, list[str]]] = {}
+        self._judged_by: set[str] = set()
         self._safe_paths: tuple[set[str], dict[str, str]] = (set(), {})
 
     def find_all(self, request: Request, root: CageRoot, inside: bytes) -> list[Program]:
@@ -74,6 +76,10 @@ class Chooser:
 
     def _look_again(self, key: _Key) -> tuple[Program | None, list[str]]:
         """What is found, which is looked for anew only when it may be another one now."""
+        written = self._written()
+        if written is not self._judged_by:  # what was right may lie in a project now
+            self._judged_by = written
+            self._known.clear()
         known = self._known.get(key)
         if known is None or _stamps(self._first(key)) != known[0] or not _are_there(known[1]):
             found, notes = self._look(key)
@@ -97,7 +103,7 @@ class Chooser:
     def _look(self, key: _Key) -> tuple[Program | None, list[str]]:
         given, choice, caller_path, home = key
         name = os.path.basename(given)
-        finder = Finder(home, self._safe(caller_path), self._judge)
+        finder = Finder(home, self._safe(caller_path), self._judge, self._follow)
         if choice.startswith("/"):
             found = finder.examine(choice, name, is_told=True)
         elif "/" in given:
@@ -134,9 +140,16 @@ class Chooser:
             known[caller_path] = search_path({"PATH": caller_path}, written)
         return known[caller_path]
 
+    def _follow(self, path: str) -> str:
+        place = leads_through(path, self._written())
+        return f"it leads through {place}, where an agent can write" if place else ""
+
     def _judge(self, path: str) -> str:
-        if any(protected.lies_in(path, one) for one in self._written()):
-            return f"{path} lies where an agent can write"
+        for one in self._written():
+            if protected.lies_in(path, one):
+                return f"{path} lies where an agent can write"
+            if protected.lies_in(one, path):
+                return f"{one}, where an agent can write, lies in {path}"
         places = owners_places(self._record.home, self._paths)
         try:
             protected.refuse_protected(path, path, places, readonly=True)

@@ -82,7 +82,7 @@ class Coverings:
         """What is seen where they were to be mounted."""
         bare = set()
         for (path, cover), found in zip(self._planned, seen, strict=True):
-            if found in (_NOTHING, cover.over):
+            if found != covers.identity(cover.source):  # perhaps the owner's mount: `renew` sees
                 bare.add(path)
             self._covered[path] = cover.over
         for path in bare:

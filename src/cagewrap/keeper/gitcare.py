@@ -84,8 +84,9 @@ class GitCare(Care):
         return self._planned
 
     def mounted(self, seen: Sequence[Identity]) -> None:
-        """With anything bare, all is covered anew before the first message."""
-        if self._covers.find_bare(self._planned, seen) or self.astray():
+        """With anything else to be seen, all is covered anew before the first message."""
+        sources = [identity(cover.source) for cover in self._planned]
+        if list(seen) != sources or self.astray():
             self._has_begun = False
 
     def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:  # noqa: ARG002

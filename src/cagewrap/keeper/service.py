@@ -71,10 +71,10 @@ class Keeper:
     def run(self) -> None:
         """Serve until the cage stops."""
         self.container.tell(self._container_runs, self._fail_all, self._note_to_all)
-        if not self.container.is_adopted:
-            self._arrival.prepare()  # while podman is at work
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self.loop.later(0, self._told_to_stop))
+        if not self.container.is_adopted:
+            self._arrival.prepare()  # while podman is at work
         self.loop.run()
 
     def _container_runs(self) -> None:
