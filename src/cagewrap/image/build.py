@@ -62,10 +62,12 @@ class Builder:
         with self._locked():
             if if_missing and self.images.exists(name):
                 return False
-            with self._reporting() as progress, self._scratch_dir() as scratch:
+            with self._reporting() as progress:
                 self._refuse_written(recipe)
-                work = Work(self.images, self.places.log, recipe, progress, scratch, fresh=fresh)
-                work.build()
+                with self._scratch_dir() as scratch:
+                    log = self.places.log
+                    work = Work(self.images, log, recipe, progress, scratch, fresh=fresh)
+                    work.build()
                 self._give_name(recipes.tag(recipes.recipe_hash(recipe)), name)
                 self._note(name, recipe, progress)
             return True
