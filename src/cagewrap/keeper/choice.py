@@ -142,7 +142,7 @@ class Chooser:
 
     def _follow(self, path: str) -> str:
         place = leads_through(path, self._written())
-        return f"it leads through {place}, where an agent can write" if place else ""
+        return f"what leads there lies where an agent can write ({place})" if place else ""
 
     def _judge(self, path: str) -> str:
         for one in self._written():
