@@ -106,6 +106,7 @@ def read_record(paths: Paths, name: str) -> Record | None:
 def write_record(paths: Paths, record: Record) -> None:
     """Write a session's record, whole or not at all."""
     write_json(paths.record_file(record.name), record._asdict())
+    os.utime(paths.cages_dir)  # see WrittenByCages: it may have other mounts
 
 
 def read_state(paths: Paths, name: str) -> State:
@@ -147,7 +148,7 @@ def written_by_cages(paths: Paths) -> set[str]:
 
 
 class WrittenByCages:
-    """`written_by_cages`, read again when a session was made or removed since."""
+    """`written_by_cages`, read again when a session was made, changed or removed since."""
 
     def __init__(self, paths: Paths) -> None:
         """Reads nothing yet."""

@@ -197,6 +197,16 @@ def test_rm_force_kills_a_podman_that_waits_for_ever(cage: Cage) -> None:
     assert podman("container", "exists", name).returncode == 1
 
 
+@pytest.mark.parametrize("what", ["mkfifo", "ln -s /nowhere/x"])
+def test_nothing_in_the_way_of_a_new_passwd_holds_a_start_up(cage: Cage, what: str) -> None:
+    cage.text("true")
+    cage.text("sh", "-c", f"echo root:x:0:0::/x:/bin/sh >/etc/passwd; {what} /etc/passwd.cagewrap")
+    cage.stop()
+    began = time.monotonic()
+    assert cage.text("sh", "-c", "grep ^root: /etc/passwd | cut -d: -f6") == f"{cage.env['HOME']}\n"
+    assert time.monotonic() - began < 4
+
+
 def test_a_removal_lets_others_begin_meanwhile(cage: Cage, tmp_path: Path) -> None:
     """podman takes its time over a removal; a message of another session does not wait for it."""
     cage.text("true", flags=("--session", "one"))

@@ -1,6 +1,7 @@
 """Records, locks, and which session a command or a person means."""
 
 import os
+import time
 
 import pytest
 
@@ -224,3 +225,7 @@ def test_where_cages_write_is_known_once_a_session_is_made(paths):
     assert written() == {"/p", "/rw"}
     put(paths, record("b", project="/q"))
     assert written() == {"/p", "/q", "/rw"}
+    time.sleep(0.02)  # two clock ticks
+    more = mount.replace("/rw", "/more")  # as `recreate` does with new settings
+    sessions.write_record(paths, record("a", run_args=("podman", "run", "--mount", more, "img")))
+    assert written() == {"/p", "/q", "/more"}

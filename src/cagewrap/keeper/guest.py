@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from typing import NamedTuple
 
 from cagewrap.keeper import covers, namespaces
+
+_NEW_PASSWD = "/etc/passwd.cagewrap"  # noqa: S105 - a file
 
 
 class Owner(NamedTuple):
@@ -41,10 +44,14 @@ def set_home(owner: Owner) -> None:
 
 def _write_passwd(text: str) -> None:
     os.makedirs("/etc", exist_ok=True)
-    with open("/etc/passwd.cagewrap", "w", encoding="utf-8", errors="surrogateescape") as file:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_NEW_PASSWD)  # an agent's FIFO would block
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    fd = os.open(_NEW_PASSWD, flags, 0o600)
+    with open(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
-    os.chmod("/etc/passwd.cagewrap", 0o644)
-    os.replace("/etc/passwd.cagewrap", "/etc/passwd")
+        os.fchmod(fd, 0o644)
+    os.replace(_NEW_PASSWD, "/etc/passwd")
 
 
 def _write_readonly_passwd(text: str) -> None:
