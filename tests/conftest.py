@@ -8,6 +8,7 @@ MARKERS = (
     "bench: measures",
     "chaos: kills at random moments, CAGEWRAP_CHAOS_KILLS times",
     "slow: takes more than a few seconds",
+    "host_side: what is done on the host, the same whichever podman runs",
     "smoke: one of the few that ./check quick runs in a container",
 )
 

@@ -12,6 +12,8 @@ import pytest
 
 from .cages import Cage, wait_until
 
+pytestmark = pytest.mark.host_side
+
 SMALL = Path("/mnt/small")
 """A file system of 64 MiB that a test host has."""
 MIB = 1 << 20

@@ -17,6 +17,8 @@ import pytest
 
 from .cages import Cage
 
+pytestmark = pytest.mark.host_side
+
 LOOK_S = 1.4
 """How long an agent lets the owner's git run after it planted something: twice a poll and more."""
 

@@ -13,6 +13,8 @@ import pytest
 from .cages import Cage
 from .test_git_work import Repository
 
+pytestmark = pytest.mark.host_side
+
 HOOK = ".git/hooks/pre-push"
 EDITOR = ".git/config:core.editor"
 

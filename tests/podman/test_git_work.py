@@ -15,6 +15,8 @@ import pytest
 
 from .cages import Cage, Shim, kill_keepers, wait_until
 
+pytestmark = pytest.mark.host_side
+
 SEEN_S = 2.0
 """Within this, one side sees what the other did while an agent works."""
 ME = "".join(

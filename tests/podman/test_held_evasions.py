@@ -14,6 +14,8 @@ from .cages import Cage, wait_until
 from .test_held_directories import settle, write
 from .test_held_files import host_git
 
+pytestmark = pytest.mark.host_side
+
 HOLD = "git init -q -b main {0}; git -C {0} config core.fsmonitor '{1}; false'"
 
 

@@ -13,6 +13,8 @@ import pytest
 from .cages import Cage, wait_until
 from .test_held_directories import contents, settle, write
 
+pytestmark = pytest.mark.host_side
+
 GONE_S = 2.0
 FILES = (".mcp.json", ".pre-commit-config.yaml", "lefthook.yml", "mise.toml", ".envrc", ".hg/hgrc",
          ".config/mise/config.toml", "rust-toolchain.toml", "opencode.json")  # fmt: skip

@@ -13,6 +13,8 @@ import pytest
 from .cages import Cage, command_line, is_alive, wait_until
 from .test_held_directories import settle
 
+pytestmark = pytest.mark.host_side
+
 MOMENT_S = 0.2
 """Far less than a walk through these projects and its pauses take; much for a busy machine."""
 

@@ -12,6 +12,8 @@ import pytest
 from .cages import Cage
 from .test_held_directories import contents, settle, write
 
+pytestmark = pytest.mark.host_side
+
 
 def review(cage: Cage, *words: str, code: int = 0) -> dict[str, Any]:
     done = cage.cagewrap("review", *words, "--json")
