@@ -105,10 +105,11 @@ class Waiting:
         """work: makes the answer, in the child, which may enter namespaces."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._reader, writer = os.pipe2(os.O_CLOEXEC)
-        self._pid = os.fork()
-        if self._pid == 0:
+        pid = os.fork()
+        if pid == 0:
             ours.close()
             _answer(work, theirs, writer)
+        self._process = os.pidfd_open(pid)
         theirs.close()
         os.close(writer)
         self._questions = ours
@@ -132,9 +133,11 @@ class Waiting:
         self._end()
 
     def _end(self) -> None:
-        with contextlib.suppress(OSError):
-            os.kill(self._pid, signal.SIGKILL)
-        _wait(self._pid)
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._process, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):  # the loop was told of its end
+            os.waitid(os.P_PIDFD, self._process, os.WEXITED)
+        os.close(self._process)
 
 
 def _answer(work: Callable[[bytes], bytes], questions: socket.socket, writer: int) -> None:
@@ -235,10 +238,3 @@ def _call(result: int) -> None:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-
-
-def _wait(pid: int) -> None:
-    try:
-        os.waitpid(pid, 0)
-    except ChildProcessError:
-        return
