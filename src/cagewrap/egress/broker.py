@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from cagewrap.egress.counts import Count, read_counts, write_counts
 from cagewrap.egress.dial import Dialer
-from cagewrap.egress.exchange import Near, Service
+from cagewrap.egress.exchange import Near, Service, settle
 from cagewrap.egress.gate import parse_base
 from cagewrap.egress.link import Link
 from cagewrap.egress.secret import Vault
@@ -32,6 +32,7 @@ CONNECTIONS = 128
 """At once, of one login; who comes later waits in the listener's queue."""
 _FLUSH_S = 0.2
 _PAUSE_S = 0.1
+_SETTLE_S = 1.0
 _MOST_LINES = 50
 _LINES_S = 3600.0
 _PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
@@ -130,6 +131,7 @@ class Door:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await settle(_SETTLE_S)
         self._service.dialer.close()
         await asyncio.sleep(0)  # the event loop closes sockets at its next turn
 

@@ -264,6 +264,14 @@ _late: set[asyncio.Task[Any]] = set()
 """Work for agents that are gone; the event loop itself does not keep it alive."""
 
 
+async def settle(within_s: float) -> None:
+    """Wait for what was begun for agents that are gone: no socket of it is lost then."""
+    loop = asyncio.get_running_loop()
+    late = [task for task in _late if task.get_loop() is loop]
+    if late:
+        await asyncio.wait(late, timeout=within_s)
+
+
 def _discard(task: asyncio.Task[T], discard: Callable[[T], None]) -> None:
     _late.discard(task)
     if not task.cancelled() and task.exception() is None:
