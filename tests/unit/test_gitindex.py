@@ -53,6 +53,10 @@ def work(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return tmp_path
 
 
+LATER = 1 << 33
+"""No file of a test is as new."""
+
+
 def read(work: Path) -> bytes:
     return (work / ".git/index").read_bytes()
 
@@ -65,7 +69,7 @@ def test_entries_are_those_that_git_lists(work: Path) -> None:
 def test_a_clean_index_says_the_same_to_git(work: Path) -> None:
     before = git(work, "ls-files", "-s", "-z")
     content = read(work)
-    found = clean(content, 20, b"")
+    found = clean(content, 20, b"", 0)
     assert found.left_out == ()
     (work / ".git/index").write_bytes(found.content)
     assert git(work, "ls-files", "-s", "-z") == before
@@ -76,7 +80,7 @@ def test_a_clean_index_says_the_same_to_git(work: Path) -> None:
 
 def test_what_an_agent_says_of_files_is_not_believed(work: Path) -> None:
     """Neither the times of a changed file nor a flag hides it."""
-    host = read(work)
+    host, written = read(work), int((work / ".git/index").stat().st_mtime)
     (work / "a").write_text("?")
     git(work, "update-index", "--assume-unchanged", "b c")
     git(work, "update-index", "--skip-worktree", "d/e")
@@ -87,9 +91,25 @@ def test_what_an_agent_says_of_files_is_not_believed(work: Path) -> None:
     found = (work / "a").stat()
     struct.pack_into(">II", mine, at + 8, int(found.st_mtime), found.st_mtime_ns % 10**9)
     struct.pack_into(">I", mine, at + 36, found.st_size)
-    (work / ".git/index").write_bytes(clean(bytes(mine), 20, host).content)
+    (work / ".git/index").write_bytes(clean(bytes(mine), 20, host, written).content)
     changed = git(work, "diff-files", "--name-only").splitlines()
     assert {"a", "b c", "d/e"} <= set(changed)
+
+
+def test_a_file_that_changed_as_the_index_was_written_is_looked_at(work: Path) -> None:
+    index, file = work / ".git/index", work / "a"
+    for path in (file, index):
+        os.utime(path, (1_600_000_000, 1_600_000_000))
+    git(work, "add", "--renormalize", "a")
+    os.utime(index, (1_600_000_000, 1_600_000_000))
+    host = read(work)
+    file.write_text("?")
+    os.utime(file, (1_600_000_000, 1_600_000_000))
+    for written, wanted in ((1_600_000_000, [" M a"]), (LATER, [])):
+        index.write_bytes(clean(host, 20, host, written).content)
+        git(work, "config", "core.trustctime", "false")
+        changed = git(work, "status", "--porcelain", "--untracked-files=no").splitlines()
+        assert [line for line in changed if line.endswith(" a")] == wanted
 
 
 def test_what_the_host_need_not_look_at_stays_so(work: Path) -> None:
@@ -102,7 +122,7 @@ def test_what_the_host_need_not_look_at_stays_so(work: Path) -> None:
         "--cacheinfo",
         "100755," + git(work, "hash-object", "a").strip() + ",a",
     )
-    (work / ".git/index").write_bytes(clean(read(work), 20, host).content)
+    (work / ".git/index").write_bytes(clean(read(work), 20, host, LATER).content)
     assert {"h b c", "S d/e"} <= set(git(work, "ls-files", "-v").splitlines())
 
 
@@ -110,7 +130,7 @@ def test_what_the_host_knows_of_unchanged_files_stays(work: Path) -> None:
     host = read(work)
     (work / "a").write_text("new")
     git(work, "add", "a")
-    found = clean(read(work), 20, host).content
+    found = clean(read(work), 20, host, LATER).content
     old = {entry.path: host[entry.begin : entry.begin + 40] for entry in entries(host, 20)}
     new = {entry.path: found[entry.begin : entry.begin + 40] for entry in entries(found, 20)}
     assert new[b"d/e"] == old[b"d/e"]
@@ -137,12 +157,12 @@ def test_new_submodules_are_left_out(work: Path, version: int) -> None:
     content = read(work)
     assert has_gitlinks(content)
     assert gitlinks(content, 20) == {b"c/sub"}
-    assert clean(content, 20, content).left_out == ()
+    assert clean(content, 20, content, LATER).left_out == ()
     if version == 4:
         with pytest.raises(IndexRefusedError, match="c/sub"):
-            clean(content, 20, before)
+            clean(content, 20, before, LATER)
         return
-    found = clean(content, 20, before)
+    found = clean(content, 20, before, LATER)
     assert found.left_out == (b"c/sub",)
     (work / ".git/index").write_bytes(found.content)
     assert "c/sub" not in git(work, "ls-files")
@@ -159,7 +179,7 @@ def planted(*paths: bytes, version: int = 2) -> bytes:
 
 
 def test_a_planted_index_is_read(tmp_path: Path) -> None:
-    assert clean(planted(b"a", b"b"), 20, b"").left_out == ()
+    assert clean(planted(b"a", b"b"), 20, b"", 0).left_out == ()
 
 
 @pytest.mark.parametrize(
@@ -171,7 +191,7 @@ def test_a_planted_index_is_read(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_refuses_paths_that_lead_elsewhere(path: bytes) -> None:
     with pytest.raises(IndexRefusedError):
-        clean(planted(path), 20, b"")
+        clean(planted(path), 20, b"", 0)
 
 
 @pytest.mark.parametrize(
@@ -190,11 +210,11 @@ def test_refuses_paths_that_lead_elsewhere(path: bytes) -> None:
 )
 def test_refuses_what_is_no_index(content: bytes) -> None:
     with pytest.raises(IndexRefusedError):
-        clean(content, 20, b"")
+        clean(content, 20, b"", 0)
 
 
 @pytest.mark.parametrize("cut", range(0, 200, 7))
 def test_a_cut_index_is_refused_or_empty(work: Path, cut: int) -> None:
     content = read(work)
     with pytest.raises(IndexRefusedError):
-        clean(content[: len(content) // 2 - cut], 20, b"")
+        clean(content[: len(content) // 2 - cut], 20, b"", 0)

@@ -172,7 +172,8 @@ def _index_to_host(
     if cage:
         host = _read_index(place.host)
         try:
-            cleaned = git_index.clean(cage, context.oid_bytes, host)
+            written_s = was[1] // 10**9 if was else 0
+            cleaned = git_index.clean(cage, context.oid_bytes, host, written_s)
         except git_index.IndexRefusedError as error:
             context.state(f"what the agent staged is not carried: {error}")
             return

@@ -15,6 +15,7 @@ from cagewrap.digests import sha1, sha256
 INDEX_BYTES = 256 << 20
 """A larger index is not carried."""
 
+_SECONDS, _MTIME = struct.Struct(">I"), 8
 _HEADER = struct.Struct(">4sII")
 _FIXED = 40
 """Bytes of an entry before its object id; mode at 24, uid at 28, gid at 32."""
@@ -79,12 +80,14 @@ class Clean(NamedTuple):
     is_all: bool
 
 
-def clean(content: bytes, oid_bytes: int, host: bytes) -> Clean:
+def clean(content: bytes, oid_bytes: int, host: bytes, host_written_s: int) -> Clean:
     """An agent's index with its entries alone, checked, for the host whose index is `host`.
 
     Submodules that the host's has not are left out. What an index knows of files (sizes, times,
     owners, which need not be looked at) is the host's own where the entry is the same, and nothing
-    where it is new: git looks. Raises IndexRefusedError.
+    where it is new: git looks. Nor is anything known of a file of the second in which the host's
+    index was written, or later: what changed in it then has the same times, and a newer index says
+    that it was looked at ("racy git"). Raises IndexRefusedError.
     """
     found = list(entries(content, oid_bytes))
     _check_paths(found)
@@ -100,7 +103,7 @@ def clean(content: bytes, oid_bytes: int, host: bytes) -> Clean:
         at = entry[0]
         if content[at + 24 : at + 28] == _GITLINK and not (there and _is_gitlink(host, there)):
             left_out.append(entry)
-        is_all &= _set_knowledge(body, entry, host, there, oid_bytes)
+        is_all &= _set_knowledge(body, entry, host, there, oid_bytes, host_written_s)
     if left_out and version == 4:
         names = b", ".join(e.path for e in left_out).decode(errors="replace")
         raise IndexRefusedError(f"it has new submodules ({names}), in a format with shared names")
@@ -112,7 +115,12 @@ def clean(content: bytes, oid_bytes: int, host: bytes) -> Clean:
 
 
 def _set_knowledge(
-    body: bytearray, entry: Entry, host: bytes, there: Entry | None, oid_bytes: int
+    body: bytearray,
+    entry: Entry,
+    host: bytes,
+    there: Entry | None,
+    oid_bytes: int,
+    host_written_s: int,
 ) -> bool:
     """Times, device and inode; owner and size; the flags that say not to look. Whether the flags
     were as they are to be."""
@@ -125,8 +133,9 @@ def _set_knowledge(
         and body[at + 24 : at + 28] == host[begin + 24 : begin + 28]
         and body[at + _FIXED : flags_at] == host[begin + _FIXED : begin + _FIXED + oid_bytes]
     ):
-        body[at : at + 24] = host[begin : begin + 24]
-        body[at + 28 : at + 40] = host[begin + 28 : begin + 40]
+        is_racy = _SECONDS.unpack_from(host, begin + _MTIME)[0] >= host_written_s
+        body[at : at + 24] = bytes(24) if is_racy else host[begin : begin + 24]
+        body[at + 28 : at + 40] = bytes(12) if is_racy else host[begin + 28 : begin + 40]
         trusted = there[2] & _ASSUME_VALID
         if there[2] & _EXTENDED:
             skipped = host[begin + _FIXED + oid_bytes + 2] & _SKIP_WORKTREE
