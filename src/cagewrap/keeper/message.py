@@ -65,6 +65,7 @@ class Message:
         self._oom_before = 0
         self._runtime_pid = 0  # not 0 while a launch is under way: later the pid is another's
         self._has_told_stop = False
+        self._delivered: set[int] = set()
         self._is_suspect = False
         self._ending: Callable[[Message], None] = lambda _message: None
 
@@ -165,6 +166,7 @@ class Message:
             return
         self._has_told_stop &= number != signal.SIGCONT
         self._continued += number == signal.SIGCONT
+        self._delivered.add(number)
         _kill(self.pid, number)
         if number == signal.SIGTSTP and _has_default_action(self.pid, number):
             # In an orphaned process group the kernel drops a default TSTP; natively it would stop.
@@ -281,7 +283,8 @@ class Message:
         if self._has_told_stop:  # it went on and ended at once: the shim must hear of it
             _kill(self.peer_pid, signal.SIGCONT)
         self.pid = 0
-        if not self._doomed and (shim_was_gone or self._ended_with_its_harness(status)):
+        is_over = shim_was_gone or self._ended_with_its_harness(status) or self._was_ended(status)
+        if not self._doomed and is_over:
             self._doomed = True
             self._end_tree()
         elif not self._doomed and self.request is not None and self.request.is_relayed:
@@ -312,6 +315,11 @@ class Message:
         poll = select.poll()
         poll.register(self.connection, select.POLLIN)
         return any(mask & select.POLLHUP for _, mask in poll.poll(0))
+
+    def _was_ended(self, status: int) -> bool:
+        """Whether the agent died of a signal that its shim was ended with: what it started is not
+        wanted any more either, and it could not see to that."""
+        return os.WIFSIGNALED(status) and os.WTERMSIG(status) in self._delivered & {*_ENDING}
 
     def _ended_with_its_harness(self, status: int) -> bool:
         """Whether the agent ended because nobody reads it any more: so must what it started.
