@@ -56,6 +56,10 @@ class Message:
             return self.shim.wait(END_S)
 
 
+MADE: list[Arena] = []
+"""Those of the test that runs: what a failed one leaves must not fail the next."""
+
+
 @dataclass
 class Arena:
     """A project with several sessions, whose records are kept apart from the user's own."""
@@ -73,6 +77,7 @@ class Arena:
             "CAGEWRAP_NETWORK": "none",
             "XDG_STATE_HOME": str(self.root / "state"),
         }
+        MADE.append(self)
 
     def start(self, session: str, script: str, mark: str = "-", *words: str) -> Message:
         """Start a shell script in a session; `$1` in it is the mark, then come the words."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from arena import MADE
 
 HERE = Path(__file__).parent
 KILLS = int(os.environ.get("CAGEWRAP_CHAOS_KILLS") or 50)
@@ -21,6 +23,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             item.add_marker("chaos")
             item.add_marker(pytest.mark.timeout(300 + KILLS * 15))
+
+
+@pytest.fixture(autouse=True)
+def nothing_for_the_next() -> Iterator[None]:
+    yield
+    while MADE:
+        MADE.pop().verb("rm", "--all", "--force")
 
 
 @pytest.fixture
