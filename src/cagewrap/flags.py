@@ -15,6 +15,7 @@ from typing import Generic, NamedTuple, TypeVar, cast
 from cagewrap import agentspec, loginspec, mountspec, values
 from cagewrap.errors import UsageError
 from cagewrap.model import (
+    DEFAULT_IMAGE,
     AgentLogin,
     AgentProgram,
     Identity,
@@ -28,7 +29,6 @@ from cagewrap.values import BadValueError, EnvEntry
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-DEFAULT_IMAGE = "localhost/cagewrap:latest"
 HELP_HINT = "cagewrap --help"
 
 

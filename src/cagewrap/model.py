@@ -5,6 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Literal, NamedTuple
 
+DEFAULT_IMAGE = "localhost/cagewrap:latest"
+"""The image that cages are made from unless set otherwise; `image build` makes it."""
+
 
 class Identity(Enum):
     """Who the agent is inside: uid 0 (the owner outside), or the owner's own uid."""

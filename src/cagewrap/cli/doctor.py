@@ -15,9 +15,9 @@ from cagewrap.config import read_config, resolve
 from cagewrap.doctor import CheckResult, Host, Wish, examine, exit_code_of
 from cagewrap.doctor.result import passed, raised, warned
 from cagewrap.errors import CagewrapError, DirectoryError, MountRefusedError
-from cagewrap.flags import DEFAULT_IMAGE, FlagValues
+from cagewrap.flags import FlagValues
 from cagewrap.image.settings import read_staleness
-from cagewrap.model import NetworkMode
+from cagewrap.model import DEFAULT_IMAGE, NetworkMode
 from cagewrap.paths import paths_from_env
 from cagewrap.project import caller_cwd, find_project
 from cagewrap.sessions import list_records

@@ -11,13 +11,13 @@ import click
 
 from cagewrap.cli.fromsession import from_session
 from cagewrap.errors import CagewrapError, ImageMissingError, UsageError
-from cagewrap.flags import DEFAULT_IMAGE
 from cagewrap.image.build import Builder
 from cagewrap.image.first import shown
 from cagewrap.image.places import Places
 from cagewrap.image.recipe import Recipe, base_tag, read_recipe, tag
 from cagewrap.image.settings import Staleness, read_image_settings, read_staleness
 from cagewrap.image.store import ImageEntry, Images, find_superseded
+from cagewrap.model import DEFAULT_IMAGE
 from cagewrap.paths import Paths, paths_from_env
 from cagewrap.report import envelope
 from cagewrap.values import SUITES, TARGETS, BadValueError, parse_base, parse_package

@@ -14,7 +14,7 @@ from cagewrap.errors import (
     StorageError,
     UserNamespaceError,
 )
-from cagewrap.flags import DEFAULT_IMAGE
+from cagewrap.model import DEFAULT_IMAGE
 from cagewrap.runtimes.failure_rules.machine import DELEGATE
 from cagewrap.runtimes.failures import explain_failure, explain_warning, image_fix
 from cagewrap.runtimes.init import find_init

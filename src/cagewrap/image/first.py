@@ -16,9 +16,9 @@ import time
 from cagewrap import proc
 from cagewrap.ahead import self_command
 from cagewrap.errors import CagewrapError, ImageMissingError
-from cagewrap.flags import DEFAULT_IMAGE
 from cagewrap.image import progress
 from cagewrap.image.places import Places
+from cagewrap.model import DEFAULT_IMAGE
 from cagewrap.paths import paths_from_env
 
 _POLL_S = 0.1

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cagewrap.config import read_config, resolve
-from cagewrap.flags import DEFAULT_IMAGE, FlagValues
+from cagewrap.flags import FlagValues
 from cagewrap.image.places import read_notes
 from cagewrap.image.recipe import Recipe, read_recipe, recipe_hash
-from cagewrap.model import ImageSettings
+from cagewrap.model import DEFAULT_IMAGE, ImageSettings
 from cagewrap.paths import Paths
 
 

@@ -11,13 +11,13 @@ import os
 from cagewrap.elf import Elf, Script, read_program
 from cagewrap.errors import AgentNotExecutableError, CagewrapError
 from cagewrap.keeper.cageroot import CageRoot, reopened
+from cagewrap.model import DEFAULT_IMAGE
 from cagewrap.sessions import Record
 
 _MAX_DEPTH = 4
 """Of interpreters that are scripts themselves; the kernel's limit is the same."""
 _BINFMT = "/proc/sys/fs/binfmt_misc"
 _MUSL = tuple(f"/lib/ld-musl-{one}.so.1" for one in ("x86_64", "aarch64", "armhf", "i386"))
-_DEFAULT_IMAGE = "localhost/cagewrap:latest"
 
 _Stamp = tuple[int, int, int, int]
 
@@ -105,7 +105,7 @@ class Fitness:
     def _another_image(self) -> str:
         """The command that takes another image for this session."""
         image = self._record.image
-        wanted = _DEFAULT_IMAGE if image != _DEFAULT_IMAGE else "IMAGE"
+        wanted = DEFAULT_IMAGE if image != DEFAULT_IMAGE else "IMAGE"
         session = f" --session {self._record.session}" if self._record.session else ""
         return (
             f"cagewrap rm {self._record.name}, then: cagewrap{session} --image {wanted} -- COMMAND"

@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Sequence
 
 from cagewrap.errors import AgentNotExecutableError, CagewrapError
+from cagewrap.model import DEFAULT_IMAGE
 from cagewrap.runtimes.failure_rules import EXEC_RULES, RULES, WARNING_RULES
 from cagewrap.runtimes.failure_rules.rule import Rule
 from cagewrap.runtimes.subids import read_free_range
 
-_DEFAULT_IMAGE = "localhost/cagewrap:latest"
 _LAST_LINES = 4
 _LINE_LENGTH = 300
 _TIMED_OUT = 124
@@ -111,7 +111,7 @@ def read_sysctl(name: str, root: str = "/proc/sys") -> str:
 
 def image_fix(image: str) -> str:
     """The command that gets an image onto this machine."""
-    if image == _DEFAULT_IMAGE or "/" not in image:
+    if image == DEFAULT_IMAGE or "/" not in image:
         return "cagewrap image build"
     if image.startswith("localhost/"):
         return f"cagewrap image build --name {image}"
