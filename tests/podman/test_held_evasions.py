@@ -138,7 +138,7 @@ BELOW = {
     "a walk that fails": """
         for i in 1 2 3 4; do mkdir -p a$i/.git/config/x; done
         for i in 1 2 3; do sleep 1.2; mkdir -p a1/.git/config/x; done
-        {hold}; mkdir -p z/.git/config/x
+        {hold}; mkdir -p z/.git/config/x; :
     """,
     "a symlink to the container's files": """
         git init -q /evil; git -C /evil config core.fsmonitor '{trap}; false'
