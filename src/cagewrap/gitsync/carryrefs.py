@@ -53,24 +53,28 @@ def carry_refs(place: Place, context: Context) -> tuple[Refs, Refs] | None:
     _keep_what_is_hidden(changes.to_host, cage)
     _keep_what_is_hidden(changes.to_cage, host)
     keep_vanished(place, changes, cage, context, is_broken=_is_packed_lost(place))
-    _save_conflicts(changes, host, context)
+    error = place.bring() if changes.to_host or changes.conflicts else None
+    _save_conflicts(place, changes, host, context, error)
     _refuse_collisions(changes, host, context)
-    if changes.to_host:
-        _refuse_missing(changes, host, place, context, place.bring())
+    _refuse_missing(changes.to_host, host, place, context, error)
     save_deleted(place, changes, host, context)
     failed = change_refs(place.host, host, changes.to_host, context.oid_length)
     failed |= change_refs(place.cage, cage, changes.to_cage, context.oid_length)
     _remember(base, host, cage, changes, failed)
+    _tell_failed(failed, context)
+    if changes.to_host or changes.to_cage:
+        context.has_written = True
+        _carry_logs(place, changes, failed, context)
+    return host, cage
+
+
+def _tell_failed(failed: dict[str, str], context: Context) -> None:
     for name, why in failed.items():
         context.is_busy |= why in ("busy", "changed", "full")
         context.is_full |= why == "full"
         if why not in ("busy", "changed"):
             text = "no space is left" if why == "full" else why
             context.state(f"the git ref {name} was not carried: {text}")
-    if changes.to_host or changes.to_cage:
-        context.has_written = True
-        _carry_logs(place, changes, failed, context)
-    return host, cage
 
 
 def _is_packed_lost(place: Place) -> bool:
@@ -88,21 +92,40 @@ def _keep_what_is_hidden(changes: dict[str, str | None], refs: Refs) -> None:
             del changes[name]
 
 
-def _save_conflicts(changes: Changes[str], host: Refs, context: Context) -> None:
-    """Keep what the cage had under another name, on both sides."""
+def _save_conflicts(
+    place: Place, changes: Changes[str], host: Refs, context: Context, error: OSError | None
+) -> None:
+    """Keep what the cage had under another name, on both sides. Where the host cannot have it, the
+    cage keeps what it has, until another run."""
+    saved: dict[str, str] = {}
+    wanted: dict[str, str | None] = {}
     for name, (_, value) in changes.conflicts.items():
         if value is None or value.startswith("ref:"):
             continue
-        saved = f"refs/cagewrap/{context.session}/{name.removeprefix('refs/')}"
-        if host.values.get(saved, value) != value or in_the_way(saved, host.values):
-            saved = f"refs/cagewrap/{context.session}-{value[:8]}/{name.removeprefix('refs/')}"
-        if not is_ref_name(saved):
+        saved[name] = _name_of_saved(name, value, host, context)
+        if is_ref_name(saved[name]):
+            wanted[saved[name]] = value
+    _refuse_missing(wanted, host, place, context, error)
+    failed = change_refs(place.host, host, wanted, context.oid_length)
+    _tell_failed(failed, context)
+    _apply(host, wanted, failed)
+    for name, new in saved.items():
+        if new in failed or new not in wanted:
+            changes.to_cage.pop(name, None)
             continue
-        changes.to_host[saved] = value
-        changes.to_cage[saved] = value
+        changes.to_cage[new] = wanted[new]
+        context.has_written = True
         context.note(
-            f"{name} was changed by you and by the agent: yours stays, the agent's is {saved}"
+            f"{name} was changed by you and by the agent: yours stays, the agent's is {new}"
         )
+
+
+def _name_of_saved(name: str, value: str, host: Refs, context: Context) -> str:
+    rest = name.removeprefix("refs/")
+    saved = f"refs/cagewrap/{context.session}/{rest}"
+    if host.values.get(saved, value) != value or in_the_way(saved, host.values):
+        saved = f"refs/cagewrap/{context.session}-{value[:8]}/{rest}"
+    return saved
 
 
 def _refuse_collisions(changes: Changes[str], host: Refs, context: Context) -> None:
@@ -117,19 +140,23 @@ def _refuse_collisions(changes: Changes[str], host: Refs, context: Context) -> N
 
 
 def _refuse_missing(
-    changes: Changes[str], host: Refs, place: Place, context: Context, error: OSError | None
+    to_host: dict[str, str | None],
+    host: Refs,
+    place: Place,
+    context: Context,
+    error: OSError | None,
 ) -> None:
     """A ref to an object that is not there, or to one that leads to such, would break the host's
     git. error: why objects could not be brought."""
     known = set(host.values.values())
-    for name, value in list(changes.to_host.items()):
+    for name, value in list(to_host.items()):
         if value is None or value in known or value.startswith("ref:"):
             continue
         if error:
-            del changes.to_host[name]
+            del to_host[name]
             context.state(f"the git ref {name} was not carried: {context.failed(error)}")
         elif not place.has_object(value):
-            del changes.to_host[name]
+            del to_host[name]
             context.state(f"the git ref {name} was not carried: its object {value} is missing")
 
 
@@ -255,6 +282,8 @@ def carry_head(place: Place, context: Context) -> None:
     if not is_cages and host == base and place.leads:
         return  # what the cage has is no HEAD: the agent's affair
     if not is_cages and cage != base and place.leads and cage:
+        if not cage.startswith("ref:") and not _save_detached(place, cage, context):
+            return
         context.note(f"HEAD was changed by you and by the agent: yours stays ({host})")
     try:
         _write_head(target, was, value, context)
@@ -265,6 +294,20 @@ def carry_head(place: Place, context: Context) -> None:
     else:
         context.has_written = True
         place.base["head"] = value
+
+
+def _save_detached(place: Place, oid: str, context: Context) -> bool:
+    """Keep a commit that no branch of the agent's leads to; whether that is done."""
+    name = f"refs/cagewrap/{context.session}-{oid[:8]}/HEAD"
+    why = _missing(place, oid, context)
+    if not why:
+        failed = change_refs(place.main, Refs(), {name: oid}, context.oid_length)
+        why = failed.get(name, "")
+    if why and why != "changed":  # that is: it is there already
+        context.is_busy |= why == "busy"
+        context.state(f"HEAD was not carried: {name} could not be made: {why}")
+        return False
+    return True
 
 
 def _is_head(value: str | None) -> bool:
