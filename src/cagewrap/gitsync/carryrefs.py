@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 
+from cagewrap.gitsync.carryhead import read_head
 from cagewrap.gitsync.context import Context, Place
 from cagewrap.gitsync.deletions import LOG_BYTES, keep_vanished, save_deleted, save_stashes
 from cagewrap.gitsync.merge import Changes, merge
 from cagewrap.gitsync.names import (
-    VALUE_BYTES,
     is_carried_to_cage,
     is_carried_to_host,
     is_ref_name,
-    parse_value,
 )
 from cagewrap.gitsync.refs import (
     Refs,
@@ -22,7 +21,7 @@ from cagewrap.gitsync.refs import (
     in_the_way,
     read_refs,
 )
-from cagewrap.gitsync.side import BusyError, Side
+from cagewrap.gitsync.side import Side
 
 _LOG_TAIL = 200
 _LOG = re.compile(
@@ -39,8 +38,8 @@ def carry_refs(place: Place, context: Context) -> tuple[Refs, Refs] | None:
     try:
         host = read_refs(place.host, context.oid_length)
         cage = read_refs(place.cage, context.oid_length)
-    except (TooManyError, OSError) as error:
-        context.state(f"git refs are not carried: {str(error) or 'there are too many'}")
+    except (TooManyError, OSError) as why:
+        context.state(f"git refs are not carried: {str(why) or 'there are too many'}")
         return None
     base = place.base.setdefault("refs", {})
     changes = merge(
@@ -263,84 +262,6 @@ def _until(log: bytes, oid: bytes) -> bytes:
     return b""
 
 
-def carry_head(place: Place, context: Context) -> None:
-    """Carry which branch is checked out."""
-    host = _read_head(place.host, context)
-    cage = _read_head(place.cage, context)
-    base = place.base.get("head", "")
-    if host is None or host == cage:
-        if host:
-            place.base["head"] = host
-        return
-    is_cages = host == base and place.leads and _is_head(cage)
-    target, was, value = (place.host, host, str(cage)) if is_cages else (place.cage, cage, host)
-    if is_cages and not value.startswith("ref:"):
-        why = _missing(place, value, context)
-        if why:
-            context.state(f"HEAD was not carried: {why}")
-            return
-    if not is_cages and host == base and place.leads:
-        return  # what the cage has is no HEAD: the agent's affair
-    if not is_cages and cage != base and place.leads and cage:
-        if not cage.startswith("ref:") and not _save_detached(place, cage, context):
-            return
-        context.note(f"HEAD was changed by you and by the agent: yours stays ({host})")
-    try:
-        _write_head(target, was, value, context)
-    except BusyError:
-        context.is_busy = True
-    except OSError as error:
-        context.state(f"HEAD was not carried: {context.failed(error)}")
-    else:
-        context.has_written = True
-        place.base["head"] = value
-
-
-def _save_detached(place: Place, oid: str, context: Context) -> bool:
-    """Keep a commit that no branch of the agent's leads to; whether that is done."""
-    name = f"refs/cagewrap/{context.session}-{oid[:8]}/HEAD"
-    why = _missing(place, oid, context)
-    if not why:
-        failed = change_refs(place.main, Refs(), {name: oid}, context.oid_length)
-        why = failed.get(name, "")
-    if why and why != "changed":  # that is: it is there already
-        context.is_busy |= why == "busy"
-        context.state(f"HEAD was not carried: {name} could not be made: {why}")
-        return False
-    return True
-
-
-def _is_head(value: str | None) -> bool:
-    """Whether it is a commit or a branch."""
-    if value is None:
-        return False
-    return value.startswith("ref: refs/heads/") or not value.startswith("ref:")
-
-
-def _write_head(side: Side, was: str | None, value: str, context: Context) -> None:
-    """Raises BusyError when it is another one by now, OSError."""
-    with side.locked("HEAD") as lock:
-        if _read_head(side, context) != was:
-            raise BusyError
-        lock.write((value + "\n").encode("utf-8", "surrogateescape"))
-
-
-def _missing(place: Place, oid: str, context: Context) -> str:
-    """Bring the agent's objects; why the host has not got that one now."""
-    error = place.bring()
-    if error:
-        return context.failed(error)
-    return "" if place.has_object(oid) else f"its object {oid} is missing"
-
-
-def _read_head(side: Side, context: Context) -> str | None:
-    try:
-        content = side.read("HEAD", VALUE_BYTES)
-    except OSError:
-        return None
-    return parse_value(content, context.oid_length) if content is not None else None
-
-
 def carry_logs(place: Place, context: Context) -> None:
     """Carry the new lines of HEAD's log, and all of the stash's, whose list is its log."""
     known = place.base.setdefault("logs", {})
@@ -377,7 +298,7 @@ def _carry_grown(place: Place, path: str, was: list[int], now: list[int], contex
 
 def _head_oid(place: Place, context: Context) -> str:
     """What the host's HEAD leads to; "" if that is not known."""
-    head = _read_head(place.host, context) or ""
+    head = read_head(place.host, context) or ""
     name = head.removeprefix("ref: ")
     if name == head:
         return head

@@ -10,7 +10,8 @@ from typing import Any
 from cagewrap import beneath
 from cagewrap.gitsync.carryconfig import carry_config, has_files_of_refs, oid_length_of
 from cagewrap.gitsync.carryfiles import carry_index, carry_mirrored, carry_state_files
-from cagewrap.gitsync.carryrefs import carry_head, carry_logs, carry_refs
+from cagewrap.gitsync.carryhead import carry_head
+from cagewrap.gitsync.carryrefs import carry_logs, carry_refs
 from cagewrap.gitsync.context import Context, Place
 from cagewrap.gitsync.fill import copy_file, empty, fill
 from cagewrap.gitsync.firstrefs import fill_refs
