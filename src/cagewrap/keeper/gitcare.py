@@ -31,6 +31,9 @@ from cagewrap.sessions import Record
 
 AFTER_S = 10.0
 """How long the end of a message is held up until the host has what the agent did."""
+BUSY_S = 1.0
+"""And of that, how long for somebody who is at work on the same, such as a git of the host's: what
+is not carried then is carried later."""
 CLOSE_S = 15.0
 """The same when the cage stops; what takes longer goes on without a keeper."""
 AGAIN_S = (0.025, 30.0)
@@ -273,12 +276,15 @@ class GitCare(Care):
             return
         if self._job is not None and not self._job.wait(seconds):
             return
-        if self._is_current():
-            return
-        self._begin()
-        job = self._job
-        if job is not None:
-            job.wait(seconds)
+        deadline = time.monotonic() + BUSY_S
+        while not self._is_current():
+            self._begin()
+            job = self._job
+            is_done = job is None or job.wait(seconds)
+            is_busy = self._outcome.is_busy and not self._outcome.is_full
+            if not is_done or not is_busy or time.monotonic() > deadline:
+                return
+            time.sleep(AGAIN_S[0])
 
     def _tell(self, note: Note) -> None:
         for text in self._notes:
