@@ -24,6 +24,7 @@ VERBS = {
     "recreate": ("sessions", "recreate"),
     "review": ("review", "review"),
     "rm": ("sessions", "rm"),
+    "shim": ("shim", "shim"),
     "shell": ("sessions", "shell"),
     "stop": ("sessions", "stop"),
     "take-back": ("sessions", "take_back"),
