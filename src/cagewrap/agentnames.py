@@ -24,3 +24,6 @@ ASK_VERSION = {
 ON_HOST = "CAGEWRAP_ON_HOST"
 """Set for an agent's program that cagewrap runs on this machine, to its path: if that comes to
 cagewrap again, it went round."""
+
+PROGRAM = "CAGEWRAP_PROGRAM"
+"""Set by a cagewrap in a single file to its path, which is what a shim file is to run."""

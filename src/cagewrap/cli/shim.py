@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 
 import click
 
 from cagewrap import flags as table
 from cagewrap import sessions, shimfile
-from cagewrap.agentnames import AGENTS
+from cagewrap.agentnames import AGENTS, PROGRAM
 from cagewrap.config import read_config
 from cagewrap.errors import UsageError
 from cagewrap.flags import Kind, parse_wrap_flags, shown
@@ -65,7 +66,7 @@ def shim(ctx: click.Context, *, agent: str, output: str, force: bool, as_json: b
     paths = paths_from_env(env, os.getuid())
     _check_flags(flags)
     _check_agent(agent, paths.config_file)
-    program = own_program(sys.argv[0], env.get("PATH", ""))
+    program = own_program(sys.argv[0], env)
     content = shimfile.shim_text(program, agent, flags)
     if output:
         shimfile.refuse_agents_place(output, sessions.written_by_cages(paths))
@@ -110,15 +111,17 @@ def _check_agent(agent: str, config_file: str) -> None:
         )
 
 
-def own_program(called: str, search_path: str) -> str:
+def own_program(called: str, env: Mapping[str, str]) -> str:
     """The absolute path by which cagewrap is run; symlinks stay, since updates turn those.
 
-    called: `sys.argv[0]`.
+    called: `sys.argv[0]`. A single file says its own path, since `called` is what it unpacked.
     """
+    search_path = env.get("PATH", "")
     beside = os.path.join(os.path.dirname(sys.executable), NAME)
-    is_module = called.endswith(".py")
     found = called if "/" in called else shutil.which(called, path=search_path)
-    for path in ("" if is_module else found, beside, shutil.which(NAME, path=search_path)):
+    if called.endswith(".py"):  # python -m cagewrap
+        found = ""
+    for path in (env.get(PROGRAM, ""), found, beside, shutil.which(NAME, path=search_path)):
         if path and os.access(path, os.X_OK) and not os.path.isdir(path):
             return os.path.abspath(path)
     raise UsageError(
