@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from driving import ask, connected, drive
+from driving import Callbacks, ask, connected, drive
+from endings import assert_made_by_owner
 from mock_api import MockApi
 from places import CAGEWRAP, CLAUDE, IMAGE, PEERS, TIMEOUT_S, Caged, make_shim
 
@@ -107,9 +108,7 @@ def test_what_the_cage_answers(shim: Caged, args: tuple[str, ...]) -> None:
     """In the agent's own words: there is no server here and none there, and one login."""
     done = call("claude", shim, *args)
     direct = call(CLAUDE, shim, *args)
-    assert done == subprocess.CompletedProcess(
-        ["claude", *args], direct.returncode, direct.stdout, direct.stderr
-    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, direct.stdout, direct.stderr)
     assert len(sessions(shim)) == 1
 
 
@@ -120,14 +119,16 @@ def test_what_is_true_in_the_cage_alone(shim: Caged) -> None:
     assert b"heron" not in call(CLAUDE, shim, "mcp", "list").stdout
 
 
-def test_the_sdk(shim: Caged, api: MockApi) -> None:
+def test_the_sdk(shim: Caged, callbacks: Callbacks) -> None:
     async def work() -> None:
-        async with connected(shim) as client:
-            turn = await ask(client, "@@bash cat /run/.containerenv >/dev/null && echo in a cage")
-            assert turn.texts[-1].startswith("RESULT[ok]: in a cage")
+        async with connected(shim, **callbacks.options()) as client:
+            turn = await ask(client, "@@bash echo made inside | tee made.txt")
+            assert turn.texts[-1].startswith("RESULT[ok]: made inside")
 
     drive(work())
-    assert api.messages
+    assert_made_by_owner(shim.project / "made.txt")
+    assert callbacks.permissions == ["Bash"]
+    assert len(sessions(shim)) == 1
 
 
 @pytest.mark.parametrize(
@@ -145,6 +146,6 @@ def test_versions_of_other_agents(
     direct = call(agent, place, word)
     make_shim(place.shim, agent, "--image", "localhost/no-such-image", env=env)
     done = call(agent, place, word)
-    assert (done.returncode, done.stdout) == (0, direct.stdout), done.stderr
-    assert direct.stdout.strip()
+    assert (done.returncode, done.stdout, done.stderr) == (0, direct.stdout, direct.stderr)
+    assert direct.stdout + direct.stderr != b""
     assert sessions(place) == []
