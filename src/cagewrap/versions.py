@@ -18,8 +18,7 @@ from cagewrap.keeper.choice import Chooser
 from cagewrap.programs import Program
 
 _CWD = "/"
-"""Where it runs. Programs that Bun has compiled read bunfig.toml and .env of the current directory,
-where an agent may have put them."""
+"""Where it runs: not in the project, where an agent may have left settings for it."""
 
 
 def say_version(flags: list[str], agent: str, word: str) -> None:

@@ -93,13 +93,10 @@ def call(program: str | Path, place: Caged, *args: str) -> subprocess.CompletedP
 def test_version(shim: Caged, word: str) -> None:
     direct = call(CLAUDE, shim, word)
     assert direct.stdout.endswith(b"(Claude Code)\n")
-    (shim.project / "bunfig.toml").write_text('preload = ["./planted.ts"]\n')
-    (shim.project / "planted.ts").write_text('require("fs").writeFileSync("ran", "")\n')
     began = time.monotonic()
     done = call("claude", shim, word)
     assert time.monotonic() - began < SOON_S
     assert (done.returncode, done.stdout, done.stderr) == (0, direct.stdout, direct.stderr)
-    assert not (shim.project / "ran").exists()
     assert sessions(shim) == []
 
 

@@ -12,14 +12,17 @@ from cagewrap.report import envelope
 
 # verb -> (module below cagewrap.cli, attribute)
 VERBS = {
+    "completion": ("completion", "completion"),
     "config": ("config", "config"),
     "doctor": ("doctor", "doctor"),
     "gc": ("sessions", "gc"),
+    "help": ("help", "help_"),
     "image": ("image", "image"),
     "login": ("login", "login"),
     "logout": ("login", "logout"),
     "logs": ("sessions", "logs"),
     "ls": ("ls", "ls"),
+    "man": ("man", "man"),
     "port": ("sessions", "port"),
     "recreate": ("sessions", "recreate"),
     "review": ("review", "review"),

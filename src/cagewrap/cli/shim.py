@@ -12,6 +12,7 @@ import click
 from cagewrap import flags as table
 from cagewrap import sessions, shimfile
 from cagewrap.agentnames import AGENTS, PROGRAM
+from cagewrap.cli.completing import agent_words
 from cagewrap.config import read_config
 from cagewrap.errors import UsageError
 from cagewrap.flags import Kind, parse_wrap_flags, shown
@@ -49,8 +50,10 @@ def split_flags(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 @click.command(cls=_Command, options_metavar="[FLAGS]...")
-@click.argument("agent")
-@click.option("-o", "--output", metavar="PATH", default="", help="Where to write it.")
+@click.argument("agent", shell_complete=agent_words)
+@click.option(
+    "-o", "--output", type=click.Path(), metavar="PATH", default="", help="Where to write it."
+)
 @click.option("--force", is_flag=True, help="Also in the place of another file.")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object on stdout.")
 @click.pass_context
