@@ -26,7 +26,7 @@ FILE, DIRECTORY, COMMAND = "file", "dir", "command"
 """Types of an item that the shell itself completes."""
 
 
-def next_words(words: Sequence[str], incomplete: str, group: click.Command) -> list[Item]:
+def next_words(words: Sequence[str], incomplete: str, group: click.Group) -> list[Item]:
     """What can stand in the place of the last word. words: those before it, without `cagewrap`."""
     if "--" in words:
         return _command_words(words)
@@ -40,6 +40,8 @@ def next_words(words: Sequence[str], incomplete: str, group: click.Command) -> l
         found += flag_items(incomplete)
     if is_wrap and words:
         return found + _starting([Item("--", help="the agent's command follows")], incomplete)
+    if words and words[0] not in group.list_commands(click.Context(group)):
+        return []
     asked = ShellComplete(group, {}, "cagewrap", "")
     return asked.get_completions(list(words), incomplete) + found
 

@@ -108,7 +108,9 @@ def completion(ctx: click.Context, *, shell: str, words: tuple[str, ...]) -> Non
     if not words:
         click.echo(_SCRIPTS[shell], nl=False)
         return
+    group = ctx.find_root().command
+    assert isinstance(group, click.Group)  # noqa: S101 - cagewrap is
     *before, incomplete = [word for word in words if word != "="] or [""]
-    for one in next_words(before, incomplete, ctx.find_root().command):
+    for one in next_words(before, incomplete, group):
         text = " ".join((one.help or "").split())
         click.echo(f"{one.type}\t{one.value}\t{text}")
