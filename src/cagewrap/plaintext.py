@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 _FENCE = "```"
 _LINK = re.compile(r"!?\[([^\]]+)\]\([^)]*\)")
-_BOLD = re.compile(r"\*\*([^*]+)\*\*")
+_BOLD = re.compile(r"(`[^`]*`)|\*\*([^*]+)\*\*")
 _ITEM = re.compile(r"(\s*)([-*]|[0-9]+\.) +(.*)")
 _HEADING = re.compile(r"(#+) (.*)")
 _NOTHING = "\N{EN DASH}"
@@ -110,7 +110,7 @@ def _wrap(text: str, first: str, later: str, width: int) -> str:
 
 def _plain(text: str) -> str:
     """Without marks, but those of code, which say where it begins and ends."""
-    return _BOLD.sub(r"\1", _LINK.sub(r"\1", text)).replace("\\|", "|")
+    return _BOLD.sub(r"\1\2", _LINK.sub(r"\1", text)).replace("\\|", "|")
 
 
 def _table(lines: list[str], width: int) -> str:

@@ -74,7 +74,8 @@ function __cagewrap_complete
     set -l words (commandline --tokenize --cut-at-cursor --current-process)
     set -l current (commandline --current-token --cut-at-cursor)
     if set -l at (contains --index -- -- $words)
-        __fish_complete_subcommand --fcs-skip=$at
+        set --erase words[1..$at]
+        complete --do-complete (string join ' ' -- (string escape -- $words) "$current")
         return
     end
     for line in (cagewrap completion fish -- $words[2..-1] "$current" 2>/dev/null)
