@@ -57,6 +57,11 @@ def find_ours(search_path: str, home: str, told: str = "") -> list[str]:
     return [path for path in found if os.access(path, os.X_OK) and is_ours(path)]
 
 
+def ours_in_words(found: list[str]) -> str:
+    """For a sentence that says that there is no claude."""
+    return f" ({', '.join(found)}: runs cagewrap itself)" if found else ""
+
+
 def is_native(path: str) -> bool:
     """Whether it is one file that needs nothing beside it."""
     return _head(path).startswith(_ELF)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 
 from cagewrap import proc, sessions
 from cagewrap.agentnames import ON_HOST
-from cagewrap.hostclaude import PASSED_ON, find_claude, find_ours
+from cagewrap.hostclaude import PASSED_ON, find_claude, find_ours, ours_in_words
 from cagewrap.loginstore import (
     CREDENTIALS,
     EARLY_S,
@@ -129,8 +129,8 @@ class Renewal:
         claude = find_claude(self.env.get("PATH", ""), self.paths.home, projects, self.told)
         if not claude:
             ours = find_ours(self.env.get("PATH", ""), self.paths.home, self.told)
-            why = f" ({', '.join(ours)}: runs cagewrap itself)" if ours else ""
-            return self._failed(found, status, f"there is no claude on this machine to do it{why}")
+            why = f"there is no claude on this machine to do it{ours_in_words(ours)}"
+            return self._failed(found, status, why)
         return self._renew(claude, found, status)
 
     def _renew(self, claude: str, found: Credentials, status: Status) -> int:
