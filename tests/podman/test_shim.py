@@ -157,6 +157,19 @@ def test_a_file_says_that_its_cagewrap_is_gone(cage: Cage, bin_dir: Path) -> Non
     assert line.endswith("cagewrap shim")
 
 
+def test_where_a_file_may_not_be(cage: Cage, bin_dir: Path) -> None:
+    done = cage.cagewrap("shim", "claude", "-o", "/usr/bin/claude-caged")
+    assert (done.code, done.out) == (110, b"")
+    assert "Permission denied" in done.err.decode()
+    cage.text("true")  # an agent works in the project from now on
+    (bin_dir / "tools").symlink_to(cage.project)
+    for place in (cage.project, bin_dir / "tools"):
+        done = cage.cagewrap("shim", "claude", "-o", str(place / "claude"))
+        assert (done.code, done.out) == (122, b"")
+        assert "where an agent can write" in done.err.decode()
+    assert not (cage.project / "claude").exists()
+
+
 # --- which claude it is ---------------------------------------------------------------------------
 
 
