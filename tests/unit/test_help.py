@@ -49,6 +49,8 @@ def test_every_way_of_installing_brings_the_pages_along():
     assert {f"cagewrap/{source}" for source in included} == set(included.values())
     names = [source.removeprefix("docs/") for source in included]
     assert f"for page in {' '.join(names)}; do" in (REPO / "install").read_text()
+    for spec in REPO.glob("spec/*.spec"):
+        assert all(f'"{name}"' in spec.read_text() for name in names), spec
     for parts in TOPICS.values():
         for page, _ in parts:
             assert any(page == name or page.startswith(name + "/") for name in names), page
