@@ -66,6 +66,7 @@ def test_help_lists_topics_and_shows_one():
     listed = call("help").output
     assert all(re.search(rf"^  {name} +\S", listed, re.MULTILINE) for name in TOPICS)
     assert call("help", "exit-codes").output == render(read_topic("exit-codes"), 80)
+    assert call("help", "config").output.endswith("cagewrap config --help\n")
     assert call("help", "rm").output == call("rm", "--help").output
     unknown = call("help", "confg")
     assert unknown.exit_code != 0

@@ -35,7 +35,9 @@ def help_(ctx: click.Context, *, topic: str) -> None:
     if not topic:
         click.echo(_list())
     elif topic in TOPICS:
-        _show(render(read_topic(topic), min(_columns(), _MOST_COLUMNS)))
+        text = render(read_topic(topic), min(_columns(), _MOST_COLUMNS))
+        also = f"\nThe verb of this name: cagewrap {topic} --help\n" if topic in verbs else ""
+        _show(text + also)
     elif topic in verbs and isinstance(group, click.Group):
         command = group.get_command(ctx, topic)
         if command is not None:
