@@ -366,6 +366,7 @@ def sources(repo: Path) -> list[Path]:
     """The files a wheel is made of."""
     files = [repo / name for name in ("pyproject.toml", "README.md", "LICENSE")]
     files += sorted((repo / "src").rglob("*"))
+    files += sorted((repo / "docs").rglob("*.md"))
     return [file for file in files if file.is_file() and "__pycache__" not in file.parts]
 
 

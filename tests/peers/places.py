@@ -109,14 +109,26 @@ def caged(
     programs: Sequence[Path] = (CLAUDE.parent,),
 ) -> Caged:
     """In a cage that has these programs and reaches one port of this machine's loopback."""
-    prefix = [str(CAGEWRAP), "--image", IMAGE, "--network", "none", "--host-port", str(port)]
-    prefix += [word for program in programs for word in ("--mount", str(program))]
-    prefix += ["--"]
-    return Caged(tuple(prefix), write_shim(shim, [*prefix, CLAUDE]), project, env)
+    flags = ["--image", IMAGE, "--network", "none", "--host-port", str(port)]
+    flags += [word for program in programs for word in ("--mount", str(program))]
+    make_shim(shim, str(CLAUDE), *flags, env=env)
+    return Caged((str(CAGEWRAP), *flags, "--"), shim, project, env)
+
+
+def make_shim(shim: Path, agent: str, *flags: str, env: dict[str, str]) -> Path:
+    """The file that a user makes, by the command for it."""
+    subprocess.run(
+        [CAGEWRAP, "shim", agent, *flags, "-o", shim],
+        env=os.environ | env,
+        cwd="/",
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+    return shim
 
 
 def write_shim(shim: Path, argv: Sequence[str | Path]) -> Path:
-    """The file that a harness is given instead of the agent's program."""
+    """A file that a harness is given instead of a program, by hand: also for more than one word."""
     shim.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, argv))} "$@"\n')
     shim.chmod(shim.stat().st_mode | stat.S_IXUSR)
     return shim

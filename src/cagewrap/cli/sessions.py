@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from cagewrap import sessions as store
+from cagewrap.cli.completing import session_words
 from cagewrap.errors import CagewrapError, UsageError
 from cagewrap.manage import Done, Sessions, run_on
 from cagewrap.paths import paths_from_env
@@ -17,7 +18,7 @@ from cagewrap.sessions import Record
 
 _SHOWN = 20
 _JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object on stdout.")
-_SESSION = click.argument("session", required=False, default="")
+_SESSION = click.argument("session", required=False, default="", shell_complete=session_words)
 _SHELL = "command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l"
 
 
@@ -60,7 +61,7 @@ def _chosen(open_sessions: Sessions, names: Sequence[str], *, everything: bool) 
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[SESSION]...")
+@click.argument("names", nargs=-1, metavar="[SESSION]...", shell_complete=session_words)
 @click.option("--all", "everything", is_flag=True, help="Every session.")
 @_JSON
 def stop(*, names: tuple[str, ...], everything: bool, as_json: bool) -> None:
@@ -71,7 +72,7 @@ def stop(*, names: tuple[str, ...], everything: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[SESSION]...")
+@click.argument("names", nargs=-1, metavar="[SESSION]...", shell_complete=session_words)
 @click.option("--all", "everything", is_flag=True, help="Every session.")
 @click.option("--force", is_flag=True, help="Also while an agent is at work.")
 @click.option("--take-back", "takes_back", is_flag=True, help="Make files of in-cage users yours.")
@@ -184,7 +185,7 @@ def _is_port(text: str) -> bool:
 
 
 @click.command()
-@click.argument("session")
+@click.argument("session", shell_complete=session_words)
 @click.argument("port", metavar="PORT|HOST:CAGE")
 @_JSON
 def port(*, session: str, port: str, as_json: bool) -> None:

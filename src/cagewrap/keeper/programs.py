@@ -54,7 +54,8 @@ class Programs:
         self._paths = paths
         self._init_pid = init_pid
         self._log = log
-        self._chooser = Chooser(record, paths, self._is_loan, log)
+        written = sessions.WrittenByCages(paths)
+        self._chooser = Chooser(record.home, record.image, paths, written, self._is_loan, log)
         self._fitness = Fitness(record)
         self._bin_dir = paths.bin_dir(record.name)
         self._ledger = paths.loans_file(record.name)
