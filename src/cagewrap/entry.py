@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from cagewrap import protocol
 from cagewrap.errors import CagewrapError
 
 
@@ -100,6 +101,6 @@ def _traceback(error: Exception) -> str:
 
 def _write_stderr(text: str) -> None:
     try:
-        os.write(2, text.encode(errors="backslashreplace"))
+        os.write(2, protocol.cut(text.encode(errors="backslashreplace")))
     except OSError:
         return

@@ -51,12 +51,19 @@ def _report(done: Sequence[Done], *, as_json: bool, failure: CagewrapError | Non
     _show(as_json=as_json, failure=failure, done=[asdict(one) for one in done])
 
 
-def _chosen(open_sessions: Sessions, names: Sequence[str], *, everything: bool) -> list[Record]:
+def _chosen(
+    open_sessions: Sessions, names: Sequence[str], *, everything: bool, project: str = ""
+) -> list[Record]:
     if everything and names:
         raise UsageError("--all and a session's name exclude each other.", "leave one out")
+    records = store.list_records(open_sessions.paths)
+    cwd = _cwd()
+    if project:
+        cwd = os.path.realpath(os.path.expanduser(project))
+        records = [record for record in records if record.project == cwd]
     if everything:
-        return store.list_records(open_sessions.paths)
-    return [open_sessions.find(name, _cwd()) for name in (names or [""])]
+        return records
+    return [store.select(records, name, cwd) for name in (names or [""])]
 
 
 @click.command()
@@ -73,18 +80,25 @@ def stop(*, names: tuple[str, ...], everything: bool, as_json: bool) -> None:
 @click.command()
 @click.argument("names", nargs=-1, metavar="[SESSION]...")
 @click.option("--all", "everything", is_flag=True, help="Every session.")
+@click.option("--project", metavar="DIR", default="", help="Only sessions of this project.")
 @click.option("--force", is_flag=True, help="Also while an agent is at work.")
 @click.option("--take-back", "takes_back", is_flag=True, help="Make files of in-cage users yours.")
 @_JSON
 def rm(
-    *, names: tuple[str, ...], everything: bool, force: bool, takes_back: bool, as_json: bool
+    *,
+    names: tuple[str, ...],
+    everything: bool,
+    project: str,
+    force: bool,
+    takes_back: bool,
+    as_json: bool,
 ) -> None:
     """Delete sessions with all they had: container, what was installed, private HOME, logs.
 
-    The project stays. Files in it that belong to users of the cage other than its root are shown.
+    The project stays, and may be gone already. Files in it that belong to users of the cage other than its root are shown.
     """
     opened = open_sessions()
-    records = _chosen(opened, names, everything=everything)
+    records = _chosen(opened, names, everything=everything, project=project)
     done, failure = run_on(records, lambda record: opened.remove(record, force=force))
     removed = {one.name for one in done}
     foreign: list[str] = []
