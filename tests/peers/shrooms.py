@@ -126,10 +126,8 @@ class Session:
         with process:
             return process.stop(grace_s)
 
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Leave nothing running."""
         if self.running is not None:
             self.stop(grace_s=1)
 

@@ -56,7 +56,7 @@ def test_each_directory_is_its_own_cage(caged: Caged, other: Path, log: Path) ->
         assert f"RESULT[ok]: {other}\ntheirs.txt\nls: cannot access" in editor.texts()
         assert editor.asked == []
         home = Path(caged.env["HOME"])
-        with pytest.raises(acp.AcpError, match="cagewrap: The project .* whole home directory"):
+        with pytest.raises(acp.AcpError, match=r"cagewrap: The project .* whole home directory"):
             editor.new_session(cwd=home)
         with pytest.raises(acp.AcpError, match="does not exist"):
             editor.new_session(cwd=other / "nowhere")

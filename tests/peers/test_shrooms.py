@@ -71,8 +71,7 @@ def new(api: MockApi, log: Path) -> Iterator[New]:
 
     yield session
     for one in made:
-        with one:
-            """Its process ends."""
+        one.close()
 
 
 def sessions(place: Caged) -> dict[str, dict[str, Any]]:

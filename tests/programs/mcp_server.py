@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """An MCP server on stdin and stdout, of which each tool asks a daemon on a unix socket.
 
-    MCP_SOCKET=PATH mcp_server.py mcp
+MCP_SOCKET=PATH mcp_server.py mcp
 """
 
 import json

@@ -95,19 +95,20 @@ def rm(
 ) -> None:
     """Delete sessions with all they had: container, what was installed, private HOME, logs.
 
-    The project stays, and may be gone already. Files in it that belong to users of the cage other than its root are shown.
+    The project stays, and may be gone already. Files in it that belong to users of the cage other
+    than its root are shown.
     """
     opened = open_sessions()
     records = _chosen(opened, names, everything=everything, project=project)
     done, failure = run_on(records, lambda record: opened.remove(record, force=force))
     removed = {one.name for one in done}
     foreign: list[str] = []
-    for project in sorted({record.project for record in records if record.name in removed}):
+    for path in sorted({record.project for record in records if record.name in removed}):
         try:
             if takes_back:
-                done = (*done, opened.take_back(project))
+                done = (*done, opened.take_back(path))
             else:
-                foreign += opened.foreign_files(project)
+                foreign += opened.foreign_files(path)
         except CagewrapError as error:
             failure = failure or error
     if not as_json:

@@ -258,7 +258,7 @@ class Message:
     def reply_error(self, error: CagewrapError) -> None:
         """Tell the shim why its command did not start."""
         parts = (str(error.exit_code), error.message, error.hint)
-        packed = [  # podman's texts can hold NUL, and a command's name is as long as its caller likes
+        packed = [  # podman's texts can hold NUL, and a command's name has any length
             part.replace("\0", "").encode(errors="replace")[: protocol.LINE_BYTES] for part in parts
         ]
         self.reply(protocol.ERROR + b"\0".join(packed))

@@ -87,7 +87,9 @@ class Running:
         assert request is not None  # noqa: S101 - it was taken
         try:
             if cares:
-                cares[0].before(request, message.note_care, lambda: self._prepare(message, cares[1:]))
+                cares[0].before(
+                    request, message.note_care, lambda: self._prepare(message, cares[1:])
+                )
                 return
             env = handover.environment(request, self.record, self.launcher.inside.environment)
             for care in self.cares:
