@@ -24,6 +24,7 @@ from test_pi import MODEL, PI
 MARK = "/opt/mark"
 IS_FRESH = f"@@bash test ! -e {MARK} && echo fresh"
 MCP_SERVER = Path(__file__).parents[1] / "programs/mcp_server.py"
+STOPS_S = 20
 GRACE_S = 1.0
 """Instead of Shrooms' ten seconds, after which the same happens."""
 New = Callable[..., shrooms.Session]
@@ -79,6 +80,12 @@ def sessions(place: Caged) -> dict[str, dict[str, Any]]:
     return {one["session"]: one for one in listed}
 
 
+def add_flags(place: Caged, *flags: str) -> None:
+    """For each start from now on."""
+    place.prefix = (*place.prefix[:-1], *flags, "--")
+    place.shim_for(place.shim.name, CLAUDE)
+
+
 def assert_quiet(session: shrooms.Session) -> None:
     """Nothing that Shrooms would stumble over."""
     process = session.start()
@@ -102,6 +109,8 @@ def test_started_anew_after_every_idle_stop(
     request: pytest.FixtureRequest, new: New, api: MockApi, where: str, kind: Kind
 ) -> None:
     place: Place = request.getfixturevalue(where)
+    if isinstance(place, Caged):
+        add_flags(place, "--idle-stop", "1s")
     session = new(place, "one", kind)
     answer = session.ask("@@bash echo made inside | tee made.txt")
     assert answer.startswith("RESULT[ok]: made inside"), session.running
@@ -112,7 +121,7 @@ def test_started_anew_after_every_idle_stop(
     assert "echo made inside" in str(api.turns[-1].messages)
     assert session.become_idle() == 0
     if isinstance(place, Caged):
-        place.cagewrap("stop")  # as after idle_stop
+        assert wait_until(lambda: sessions(place)["one"]["status"] == "stopped", STOPS_S)
     session.ask("@@history")
     assert "the snipe" in str(api.turns[-1].messages)
     assert session.stop() == 0
@@ -120,14 +129,16 @@ def test_started_anew_after_every_idle_stop(
 
 
 def test_two_sessions_share_a_directory(caged: Caged, new: New, api: MockApi) -> None:
-    claude, pi = new(caged, "one"), new(caged, "two", shrooms.Pi)
-    third = new(caged, "three")
-    assert [mark(one) for one in (claude, pi, third)] == ["one", "two", "three"]
-    claude.ask("@@bash echo for all > shared.txt")
-    assert third.ask("@@bash cat shared.txt") == "RESULT[ok]: for all"
-    third.ask("remember the stint")
+    first, second = new(caged, "one"), new(caged, "two")
+    assert [mark(session) for session in (first, second)] == ["one", "two"]
+    first.ask("@@bash echo for all > shared.txt")
+    assert second.ask("@@bash cat shared.txt") == "RESULT[ok]: for all"
     assert "for all > shared" not in str(api.turns[-1].messages)
-    assert sorted(sessions(caged)) == ["one", "three", "two"]
+    assert sorted(sessions(caged)) == ["one", "two"]
+    first.stop()  # and deleted, which Shrooms tells nobody
+    caged.cagewrap("rm", "one")
+    assert sorted(sessions(caged)) == ["two"]
+    assert new(caged, "one").ask(IS_FRESH) == "RESULT[ok]: fresh"
 
 
 @pytest.mark.parametrize("kind", [shrooms.Claude, shrooms.Pi], ids=["claude", "pi"])
@@ -154,14 +165,6 @@ def test_killed_when_it_does_not_end(caged: Caged, new: New) -> None:
     assert process.busy_children() == []
     assert session.stop(GRACE_S) == -signal.SIGKILL
     assert_nothing_left(caged)
-
-
-def test_a_deleted_session_is_removed_by_its_name(caged: Caged, new: New) -> None:
-    for name in ("one", "two"):
-        assert mark(new(caged, name)) == name
-    caged.cagewrap("rm", "--force", "one")
-    assert sorted(sessions(caged)) == ["two"]
-    assert new(caged, "one").ask(IS_FRESH) == "RESULT[ok]: fresh"
 
 
 def test_no_line_on_stderr_ends_its_reading(caged: Caged, new: New) -> None:
@@ -220,8 +223,7 @@ def test_mcp_server_of_this_machine(
     flags = ["--env", f"MCP_SOCKET={sockets}/daemon.sock"]
     if is_mounted:
         flags += ["--mount", str(program.parent), "--mount", str(sockets)]
-    caged.prefix = (*caged.prefix[:-1], *flags, "--")
-    caged.shim_for(caged.shim.name, CLAUDE)
+    add_flags(caged, *flags)
     with daemon(sockets / "daemon.sock"):
         session = new(caged, "one")
         session.mcp = program
