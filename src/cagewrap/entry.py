@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-from cagewrap import protocol
 from cagewrap.errors import CagewrapError
 
 
@@ -100,6 +99,8 @@ def _traceback(error: Exception) -> str:
 
 
 def _write_stderr(text: str) -> None:
+    from cagewrap import protocol
+
     try:
         os.write(2, protocol.cut(text.encode(errors="backslashreplace")))
     except OSError:
