@@ -136,7 +136,9 @@ def _traceback(error: Exception) -> str:
 
 
 def _write_stderr(text: str) -> None:
+    from cagewrap import protocol
+
     try:
-        os.write(2, text.encode(errors="backslashreplace"))
+        os.write(2, protocol.cut(text.encode(errors="backslashreplace")))
     except OSError:
         return

@@ -187,35 +187,6 @@ def find_record(records: list[Record], project: str, session: str) -> Record | N
     return None
 
 
-def find_conversation(
-    paths: Paths, records: list[Record], project: str, conversation: str
-) -> Record | None:
-    """The one session of a project that a conversation of Claude's is of: its private HOME knows
-    it, and did not only get it from the host."""
-    if not conversation or "/" in conversation:
-        return None
-    knowing = [
-        record
-        for record in records
-        if record.project == project
-        and not record.rm
-        and _knows(paths.home_dir(record.name), conversation)
-        and conversation not in _brought(paths, record.name)
-    ]
-    return knowing[0] if len(knowing) == 1 else None
-
-
-def resumed_conversation(command: list[str]) -> str:
-    """The conversation id a command resumes (`--resume ID`, `--resume=ID`, `-r ID`), or ""."""
-    for at, word in enumerate(command):
-        if word.startswith("--resume="):
-            return word.partition("=")[2]
-        if word in ("--resume", "-r") and at + 1 < len(command):
-            following = command[at + 1]
-            return "" if following.startswith("-") else following
-    return ""
-
-
 def select(records: list[Record], wanted: str, cwd: str) -> Record:
     """The session a person means: a session name, a container name, or "" for this directory.
 
@@ -402,28 +373,6 @@ def _state_file(paths: Paths, name: str) -> str:
 def conversations_file(paths: Paths, name: str, agent: str = "Claude") -> str:
     """What a keeper writes down about an agent's conversations in its cage."""
     return os.path.join(paths.cage_dir(name), f"conversations-{agent.lower()}.json")
-
-
-def _brought(paths: Paths, name: str) -> list[str]:
-    """The conversations that a cage has from the host, and has not gone on with."""
-    try:
-        with open(conversations_file(paths, name), encoding="utf-8") as file:
-            value = json.load(file)
-    except (OSError, ValueError):
-        return []
-    brought = value.get("brought") if isinstance(value, dict) else None
-    return brought if isinstance(brought, list) else []
-
-
-def _knows(home: str, conversation: str) -> bool:
-    projects = os.path.join(home, ".claude", "projects")
-    try:
-        slugs = os.listdir(projects)
-    except OSError:
-        return False
-    return any(
-        os.path.exists(os.path.join(projects, slug, conversation + ".jsonl")) for slug in slugs
-    )
 
 
 def _is_below(path: str, directory: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import stat
 import subprocess
 import sys
@@ -71,17 +72,18 @@ class Direct(Place):
 
 
 class Caged(Place):
-    def cagewrap(self, verb: str) -> None:
-        """Do something with the cage itself."""
+    def cagewrap(self, *words: str, cwd: Path | None = None) -> str:
+        """Do something with the cage itself: what is said of it."""
         done = subprocess.run(
-            [CAGEWRAP, verb],
-            cwd=self.project,
+            [CAGEWRAP, *words],
+            cwd=cwd or self.project,
             env=os.environ | self.env,
             capture_output=True,
             timeout=TIMEOUT_S,
             check=False,
         )
         assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode()
 
     def processes(self) -> set[int]:
         """All in the cage but its init. A namespace has the same name on both sides."""
@@ -95,6 +97,16 @@ class Caged(Place):
         done = self.run("readlink", "/proc/self/ns/pid")
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode().strip()
+
+
+def configured(env: dict[str, str], directory: Path, text: str) -> dict[str, str]:
+    """The environment of an owner who has this configuration, and still podman's own."""
+    directory.mkdir()
+    containers = Path(env["XDG_CONFIG_HOME"]) / "containers"
+    if containers.is_dir():
+        shutil.copytree(containers, directory / "containers")
+    (directory / "cagewrap.toml").write_text(text)
+    return env | {"XDG_CONFIG_HOME": str(directory)}
 
 
 def direct(shim: Path, project: Path, env: dict[str, str]) -> Direct:
