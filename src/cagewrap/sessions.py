@@ -217,7 +217,7 @@ def resumed_conversation(command: list[str]) -> str:
 
 
 def select(records: list[Record], wanted: str, cwd: str) -> Record:
-    """The session a person means: a session name, a container name, or "" or "." for this directory.
+    """The session a person means: a session name, a container name, "" or "." for this directory.
 
     Raises SessionError when there is none, or more than one.
     """

@@ -1,7 +1,7 @@
-"""ENTER AGENT OUT: the README's picture of a session, from a session that really runs on a test host.
+"""ENTER AGENT OUT: the README's picture of a session that really runs on a test host.
 
-ENTER is tests/host/enter, AGENT a directory with the program claude, OUT the SVG to write. Commands are typed into a shell on a terminal, and
-what stands on the terminal in the end is drawn, text as text.
+ENTER is tests/host/enter, AGENT a directory with the program claude, OUT the SVG to write. Commands
+are typed into a shell on a terminal, and what stands there in the end is drawn, text as text.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SESSION = (
     "cagewrap ls",
 )
 CHARACTER, LINE, GAP, MARGIN = 7.8, 18, 6, 16
-"""In the picture's units, which are pixels: of a character, a line, between commands, around all."""
+"""Pixels: width of a character, height of a line, space between commands, and around all."""
 FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 STYLE = f"""
 text {{ font: 13px {FONT}; fill: #c9d1d9; white-space: pre }}

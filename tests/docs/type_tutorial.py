@@ -1,9 +1,9 @@
-"""PAGE: types a tutorial's commands, word for word, into a new user's shell, and compares what comes back.
+"""PAGE: types a tutorial's commands, word for word, into a new shell, and compares what comes back.
 
-A block marked `sh` is typed line by line; one with a title (it needs a login) is not. A block marked
-`text` is what the block before it prints: `…` stands for any text, a line of it alone for any lines,
-and spaces between columns may differ in number. A question that ends with `[y/N] ` is answered y, as
-the tutorial says. Runs on a machine that has nothing but Python: the standard library alone.
+A block marked `sh` is typed line by line; one with a title (it needs a login) is not. A block
+marked `text` is what the block before it prints: `…` stands for any text, alone on a line for any
+lines, and spaces between columns may differ in number. A question that ends with `[y/N] ` is
+answered y, as the tutorial says. Runs on a machine that has nothing but Python.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ Block = tuple[str, str, list[str]]
 
 def blocks(page: str) -> list[Block]:
     """Of each code block: its language, its title, its lines."""
-    found = re.findall(r"^```(\w+)(?: title=\"([^\"]*)\")?\n(.*?)^```$", page, re.M | re.S)
+    found = re.findall(
+        r"^```(\w+)(?: title=\"([^\"]*)\")?\n(.*?)^```$", page, re.MULTILINE | re.DOTALL
+    )
     return [(language, title, text.splitlines()) for language, title, text in found]
 
 

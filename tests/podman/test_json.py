@@ -1,4 +1,4 @@
-"""What every verb prints with --json is what docs/reference/json.md says: each field, and its type."""
+"""What every verb prints with --json is what docs/reference/json.md says, field by field."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def documented() -> dict[str, Fields]:
     found: dict[str, Fields] = {}
     for section in PAGE.split("\n## ")[1:]:
         heading, _, text = section.partition("\n")
-        fields = dict(re.findall(r"^\| `([^`]+)` \| (\w+)", text, re.M))
-        for base in re.findall(r"^As `([^`]+)`, and:", text, re.M):
+        fields = dict(re.findall(r"^\| `([^`]+)` \| (\w+)", text, re.MULTILINE))
+        for base in re.findall(r"^As `([^`]+)`, and:", text, re.MULTILINE):
             fields = found[base] | fields
         for verb in re.findall(r"`([^`]+)`", heading) or [heading]:
             found[verb] = fields
