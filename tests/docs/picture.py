@@ -33,6 +33,7 @@ SESSION = (
     "cagewrap -- claude --version",
     "cagewrap -- sh -c 'echo evil > .envrc; sleep 1'",
     "time cagewrap -- true",
+    "time podman exec $(podman ps --quiet) true",
     "cagewrap ls",
 )
 CHARACTER, LINE, GAP, MARGIN = 7.8, 18, 6, 16
