@@ -188,11 +188,12 @@ def find_record(records: list[Record], project: str, session: str) -> Record | N
 
 
 def select(records: list[Record], wanted: str, cwd: str) -> Record:
-    """The session a person means: a session name, a container name, or "" for this directory.
+    """The session a person means: a session name, a container name, "" or "." for this directory.
 
     Raises SessionError when there is none, or more than one.
     """
-    if wanted:
+    is_named = wanted not in ("", ".")
+    if is_named:
         found = [r for r in records if wanted in (r.name, r.session)]
         here = [r for r in found if _is_below(cwd, r.project)]
         found = here if len(found) > 1 and here else found
@@ -202,7 +203,7 @@ def select(records: list[Record], wanted: str, cwd: str) -> Record:
         found = [r for r in below if len(r.project) == nearest]
     if len(found) == 1:
         return found[0]
-    what = repr(wanted) if wanted else f"the directory {cwd}"
+    what = repr(wanted) if is_named else f"the directory {cwd}"
     if not found:
         raise SessionError(f"There is no session for {what}.", "cagewrap ls")
     names = ", ".join(record.name for record in found)

@@ -210,7 +210,7 @@ def port(*, session: str, port: str, as_json: bool) -> None:
     if not (_is_port(host) and _is_port(cage)):
         raise UsageError(f"{port!r} is not a port (1-65535) or HOST:CAGE.", "cagewrap port . 3000")
     opened = open_sessions()
-    record = opened.find("" if session == "." else session, _cwd())
+    record = opened.find(session, _cwd())
     _report((opened.open_port(record, int(host), int(cage)),), as_json=as_json)
 
 
@@ -222,7 +222,7 @@ def shell(*, session: str, command: tuple[str, ...]) -> None:
     from cagewrap.wrap import wrap_in
 
     opened = open_sessions()
-    record = opened.find("" if session == "." else session, _cwd())
+    record = opened.find(session, _cwd())
     words = list(command) or ["/bin/sh", "-c", _SHELL]
     if not (_cwd() + "/").startswith(record.project.rstrip("/") + "/"):
         os.chdir(record.project)
