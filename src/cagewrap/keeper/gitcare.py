@@ -132,7 +132,7 @@ class GitCare(Care):
 
     def _index_written(self) -> None:
         """git on the host may go into a submodule a few milliseconds from now."""
-        if self._covers.late_submodules():
+        if not self._is_replaced() and self._covers.late_submodules():
             self._ask()
 
     def astray(self) -> str:
@@ -140,19 +140,24 @@ class GitCare(Care):
         agent can have looked at it: in a mount namespace made before, by a directory held open."""
         if not self._has_begun:
             return ""
-        if self._is_working and (late := self._covers.late_submodules()):
-            more = f" and {len(late) - 1} more" if late[1:] else ""
+        if self._is_replaced():
             return (
-                f"git's index on the host has got the submodule {late[0]!r}{more} while an agent "
-                "worked, and git on the host runs what that one's configuration says: everything "
-                "in the cage was ended, and the next message starts it anew"
+                ".git of the project was removed or replaced on the host: everything in the cage "
+                "was ended, and the next message starts it anew"
             )
-        if self._link.is_kept or identity(self._git_path) == self._git:
+        late = self._covers.late_submodules() if self._is_working else []
+        if not late:
             return ""
+        more = f" and {len(late) - 1} more" if late[1:] else ""
         return (
-            ".git of the project was removed or replaced on the host: everything in the cage was "
-            "ended, and the next message starts it anew"
+            f"git's index on the host has got the submodule {late[0]!r}{more} while an agent "
+            "worked, and git on the host runs what that one's configuration says: everything in "
+            "the cage was ended, and the next message starts it anew"
         )
+
+    def _is_replaced(self) -> bool:
+        """Whether `.git` is another one: nothing in it may be opened then."""
+        return not self._link.is_kept and identity(self._git_path) != self._git
 
     def poll(self) -> None:
         """Carry what has changed, while it happens."""
@@ -189,7 +194,8 @@ class GitCare(Care):
 
     def mend(self) -> None:
         """Undo what an agent did to a `.git` that was not covered."""
-        self._mend_submodules()
+        if not self._is_replaced():
+            self._mend_submodules()
         project = self._record.project
         with contextlib.suppress(OSError):
             if is_led_astray(project, find_layout(project)):
