@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from cagewrap.diskspace import full_disks, is_full
+from cagewrap.diskspace import full_disks, is_full, lacks_files
 from cagewrap.errors import CagewrapError, DirectoryError, SessionError, StorageError
 from cagewrap.mountargs import writable_sources
 from cagewrap.paths import Paths
@@ -254,6 +254,12 @@ def explain_os_error(error: OSError, *directories: str) -> CagewrapError:
     if is_full(error):
         where = path if isinstance(error.filename, str) else full_disks(directories) or path
         there = next(iter(directories), "") or os.path.dirname(path) or "."
+        if lacks_files(there):
+            return StorageError(
+                f"No space is left to write {where}: its disk has space, and too many files "
+                "(no inodes are left).",
+                f"df -i {shlex.quote(there)}",
+            )
         return StorageError(f"No space is left to write {where}.", f"df -h {shlex.quote(there)}")
     return DirectoryError(f"{path} cannot be used: {error.strerror}.", "cagewrap doctor")
 
