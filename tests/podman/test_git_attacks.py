@@ -300,7 +300,7 @@ def test_a_project_without_a_repository_does_not_become_a_bare_one(cage: Cage) -
 def test_what_an_agent_plants_when_the_host_removes_its_own(
     cage: Cage, owner: Owner, what: str
 ) -> None:
-    """It has half a second, and then it is covered and harmless."""
+    """It has some thousandths of a second, and then it is ended and what it planted harmless."""
     plant = {
         "directory": f"git init -q; git config core.fsmonitor {owner.trap}",
         "file": f"git init -q evil; git -C evil config core.fsmonitor {owner.trap};"

@@ -9,7 +9,8 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-MODIFY, ATTRIB, CLOSE_WRITE, MOVED_TO, CREATE = 0x2, 0x4, 0x8, 0x80, 0x100
+MODIFY, ATTRIB, CLOSE_WRITE = 0x2, 0x4, 0x8
+MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x40, 0x80, 0x100, 0x200
 OVERFLOW, IGNORED, ISDIR = 0x4000, 0x8000, 0x40000000
 _ONLYDIR, _EXCL_UNLINK = 0x01000000, 0x04000000
 _HEADER = struct.Struct("iIII")

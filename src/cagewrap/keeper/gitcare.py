@@ -21,7 +21,6 @@ from cagewrap.keeper.care import Care, Note
 from cagewrap.keeper.container import Container
 from cagewrap.keeper.covers import Cover, Identity, identity
 from cagewrap.keeper.gitcovers import GitCovers
-from cagewrap.keeper.gitindex import IndexWatch
 from cagewrap.keeper.gitlate import (
     is_led_astray,
     make_harmless,
@@ -30,6 +29,7 @@ from cagewrap.keeper.gitlate import (
 )
 from cagewrap.keeper.gitlink import GitLink
 from cagewrap.keeper.loop import Loop
+from cagewrap.keeper.namewatch import NameWatch
 from cagewrap.keeper.powers import Powers
 from cagewrap.keeper.request import Request
 from cagewrap.keeper.worker import Job
@@ -65,7 +65,7 @@ class GitCare(Care):
         self._covers = GitCovers(record, container, git_store(paths, record.name))
         self._place = Place(paths, record.project)
         self._link = GitLink(record.project)
-        self._index_watch = IndexWatch(loop, self._index_written)
+        self._names = NameWatch(loop)
         self._ask: Callable[[], None] = lambda: None
         self._is_working = False
         self._files_dir = os.path.join(store_dir(paths.cage_dir(record.name)), "files")
@@ -131,7 +131,15 @@ class GitCare(Care):
         if not self._is_working:
             self._is_working = True
             self._covers.begin_work()
-            self._index_watch.start(self._covers.index)
+            wanted = {self._git_path: self._git_changed}
+            if self._covers.index:
+                wanted[self._covers.index] = self._index_written
+            self._names.start(wanted)
+
+    def _git_changed(self) -> None:
+        """git on the host may be asked a few milliseconds from now."""
+        if self._is_replaced():
+            self._ask()
 
     def _index_written(self) -> None:
         """git on the host may go into a submodule a few milliseconds from now."""
@@ -174,13 +182,16 @@ class GitCare(Care):
 
     def after(self, request: Request, note: Note) -> None:  # noqa: ARG002
         """The host has what the agent did before anybody is told that it ended."""
-        self._finish(AFTER_S)
+        if self.astray():
+            self._ask()  # before its harness knows that it ended, and the owner uses git
+        else:
+            self._finish(AFTER_S)
         self._tell(note)
 
     def idle(self) -> None:
         """The agents are dead: an agent's git that was killed has let go of no lock."""
         self._is_working = False
-        self._index_watch.stop()
+        self._names.stop()
         self._clear_locks()
 
     def close(self) -> None:
@@ -190,7 +201,7 @@ class GitCare(Care):
         if self._record.rm and self._job is None and self._layout.git_dir:
             clear_after(self._pair())
         self._is_closed = True
-        self._index_watch.stop()
+        self._names.stop()
         with contextlib.suppress(OSError):
             self._write_notes()
         self._covers.close()
