@@ -14,9 +14,11 @@ from cagewrap.gitsync.fill import place_of
 from cagewrap.gitsync.objects import BORROWED
 from cagewrap.gitsync.side import Side
 from cagewrap.keeper import covers
+from cagewrap.keeper.care import Keep
 from cagewrap.keeper.container import Container
 from cagewrap.keeper.covers import Cover, Identity, identity
 from cagewrap.keeper.gitmodules import Submodules
+from cagewrap.keeper.inheritance import Known
 from cagewrap.sessions import Record, make_private
 
 _FILE_BYTES = 8192
@@ -34,6 +36,14 @@ class GitCovers:
         self._covered: dict[str, tuple[Identity, int]] = {}
         self._submodules = Submodules(record.project, directory)
         self._index = ""
+
+    def hand_on(self, keep: Keep) -> Known:
+        """What is covered, by descriptors that stay open."""
+        return {path: (*found, keep(fd)) for path, (found, fd) in self._covered.items()}
+
+    def go_on(self, known: Known) -> None:
+        """Hold on to that, until all is covered anew."""
+        self._covered = {path: ((device, inode), fd) for path, (device, inode, fd) in known.items()}
 
     def must_renew(self, project: str) -> bool:
         """Whether something of the host's that was covered is another one now, or not there."""
