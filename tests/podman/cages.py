@@ -83,6 +83,7 @@ class Cage:
         """flags: of every command, after those that make a cage cheap."""
         self.place = Place(root)
         self.place.make()
+        self.program = CAGEWRAP
         self.project = self.place.project
         self.flags = ("--image", IMAGE, "--network", "none", "--mount", str(PROGRAMS), *flags)
         self.env = {
@@ -99,7 +100,7 @@ class Cage:
 
     def command(self, *flags: str) -> list[Word]:
         """What stands before an agent's command."""
-        return [CAGEWRAP, *self.flags, *flags, "--"]
+        return [self.program, *self.flags, *flags, "--"]
 
     def popen(
         self,
@@ -141,7 +142,7 @@ class Cage:
     def cagewrap(self, *words: str) -> Done:
         """One of cagewrap's own verbs."""
         done = subprocess.run(
-            [CAGEWRAP, *words],
+            [self.program, *words],
             cwd=self.project, env=self.env, stdin=subprocess.DEVNULL, capture_output=True,
             timeout=TIMEOUT_S, check=False,
         )  # fmt: skip

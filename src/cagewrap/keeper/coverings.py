@@ -67,6 +67,7 @@ class Coverings:
         for path, (device, inode, fd) in known.get("covered", {}).items():
             self._covered[path] = (device, inode)
             self._kept[path] = fd
+            self._copies.setdefault(path, HeldDirectory(self._store, path))
         self.is_late.update(known.get("late", ()))
         self.asked.update(known.get("asked", ()))
 
