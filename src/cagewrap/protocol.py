@@ -21,7 +21,7 @@ OLDEST, NEWEST = 4, 4
 """The versions of this protocol that are spoken here."""
 
 # shim -> keeper
-REQUEST = b"R"  # "cagewrap", version, and which build asks: id, executable, root (`builds.Build`)
+REQUEST = b"R"  # see pack_request
 SIGNAL = b"S"  # signal number
 GROUP_SIGNAL = b"G"  # signal number, for the agent's process group (as a terminal sends it)
 SUSPEND = b"Z"  # ctrl-z was typed on the pty: stop the agent's group, as the kernel does not
@@ -56,16 +56,17 @@ PACKET_BYTES = 65536
 
 
 def pack_request(version: int, build: tuple[bytes, bytes, bytes]) -> bytes:
-    """REQUEST. build: id, executable and root of the one that asks."""
-    return REQUEST + b"\0".join((b"cagewrap", b"%d" % version, *build))
+    """REQUEST: "cagewrap", the version its body is in, the oldest that the shim speaks, and which
+    build it is: id, executable and root (`builds.Build`)."""
+    return REQUEST + b"\0".join((b"cagewrap", b"%d" % version, b"%d" % OLDEST, *build))
 
 
-def unpack_request(text: bytes) -> tuple[int, tuple[bytes, bytes, bytes]]:
+def unpack_request(text: bytes) -> tuple[int, int, tuple[bytes, bytes, bytes]]:
     """What `pack_request` packed, without its first byte. Raises ValueError."""
-    name, version, id_, executable, root = (text.split(b"\0") + [b""] * 5)[:5]
+    name, version, oldest, id_, executable, root = (text.split(b"\0") + [b""] * 6)[:6]
     if name != b"cagewrap":
-        raise ValueError("a request of before version 4")
-    return int(version), (id_, executable, root)
+        raise ValueError("it is of before version 4")
+    return int(version), int(oldest), (id_, executable, root)
 
 
 def common_version(oldest: int, newest: int) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import compileall
+import functools
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +19,10 @@ OLD, NEW = "0.1.0", "0.2.0"
 
 SPEAKS_5: Mapping[str, tuple[str, str]] = {
     "protocol.py": ("OLDEST, NEWEST = 4, 4", "OLDEST, NEWEST = 4, 5"),
-    "shim.py": ("pack_sections(sections))", "pack_sections(sections)[:: 1 if version < 5 else -1])"),
+    "shim.py": (
+        "pack_sections(sections))",
+        "pack_sections(sections)[:: 1 if version < 5 else -1])",
+    ),
     "keeper/service.py": ("(file.read())", "(file.read()[:: 1 if version < 5 else -1])"),
 }
 """A protocol whose version 5 has the body backwards, and which version 4 is spoken beside."""
@@ -34,7 +40,7 @@ class Install:
     def put(self, version: str, changes: Mapping[str, tuple[str, str]] | None = None) -> Install:
         """Make it that version, in place if there is one: as pip does, file by file."""
         shutil.rmtree(self.package, ignore_errors=True)
-        shutil.copytree(PACKAGE, self.package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(compiled(), self.package)
         for name, (before, after) in {
             "__init__.py": (f'"{cagewrap.__version__}"', f'"{version}"'),
             **(changes or {}),
@@ -55,6 +61,15 @@ class Install:
     def use(self, cage: Cage) -> None:
         """From now on this is the `cagewrap` of a place."""
         cage.program = str(self.program)
+
+
+@functools.cache
+def compiled() -> Path:
+    """This cagewrap with its bytecode, as pip leaves it."""
+    package = Path(tempfile.mkdtemp()) / "cagewrap"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    compileall.compile_dir(package, quiet=1)
+    return package
 
 
 def interpreter() -> str:

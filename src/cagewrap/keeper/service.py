@@ -207,7 +207,7 @@ class Keeper:
     def _must_wait(self, packet: bytes) -> bool:
         """Whether who asks is to be heard by the build that this keeper goes on as."""
         try:
-            _, build = protocol.unpack_request(packet[1:])
+            _, _, build = protocol.unpack_request(packet[1:])
         except ValueError:
             return False
         return packet[:1] == protocol.REQUEST and self.succession.asked_by(Build(*build))
@@ -312,7 +312,7 @@ class Keeper:
 
     def _take(self, message: Message, text: bytes, fds: list[int]) -> None:
         try:
-            version, _ = protocol.unpack_request(text)
+            version, oldest, _ = protocol.unpack_request(text)
         except ValueError as error:
             _close(fds)
             raise KeeperError(
@@ -320,7 +320,8 @@ class Keeper:
                 f"keeper cannot read what is asked: {error}.",
                 f"cagewrap stop {self.record.name}",
             ) from error
-        if not protocol.OLDEST <= version <= protocol.NEWEST and self._is_unspoken(message):
+        if not protocol.OLDEST <= version <= protocol.NEWEST:
+            self._send_away(message, protocol.common_version(oldest, version))
             _close(fds)
             return
         if self._must_restart() or self._cut_off():
@@ -347,16 +348,19 @@ class Keeper:
             self._idle.cancel()
         self._launch(message)
 
-    def _is_unspoken(self, message: Message) -> bool:
-        """A shim speaks what we do not, and we did not go on as its build: say what we speak, while
-        agents are at work; else leave, and its own keeper starts the cage anew."""
-        if self.running is not None and not self.messages and not self.record.rm:
-            self.leave()
-            self._must_leave = True
-            message.note(_STARTED_ANEW)
-            return False
-        message.reply(protocol.UNSPOKEN + b"%d %d" % (protocol.OLDEST, protocol.NEWEST))
-        return True
+    def _send_away(self, message: Message, common: int) -> None:
+        """A shim speaks what we do not, and we did not go on as its build. It asks again in a
+        version that both speak. With none we leave, once no agent is at work, and its own keeper
+        starts the cage anew."""
+        is_idle = self.running is not None and not self.messages and not self.record.rm
+        if common or not is_idle:
+            message.reply(protocol.UNSPOKEN + b"%d %d" % (protocol.OLDEST, protocol.NEWEST))
+            return
+        self.leave()
+        self._must_leave = True
+        message.note(_STARTED_ANEW)
+        message.reply(protocol.RETRY)
+        self.door.drop(message)
 
     def _must_restart(self) -> bool:
         """Whether the project is another directory now, and nobody uses the old one."""
