@@ -9,17 +9,17 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from brokering import Api, Wire
 
-from .cages import GONE_S, Cage, command_line, is_alive, read_json, seconds_until, wait_until
+from .cages import GONE_S, Cage, command_line, is_alive, link, read_json, seconds_until, wait_until
 from .installs import NEW, OLD, SPEAKS_5, SPEAKS_5_ALONE, Install
 from .terminals import Terminal
-from .test_broker import brokers, configure, give_token
+from .test_broker import ASK, brokers, configure, give_token
+from .test_login import ACCESS, FILE, log_in
 from .test_ports import SERVER, free_port, get
 
 WAYS = [(where, way) for where in ("beside", "in-place") for way in ("up", "down")]
@@ -195,35 +195,92 @@ def test_a_keeper_whose_files_are_gone_starts_a_broker_of_who_asks(
         wire.body(wire.head())
         wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
-    ask = (
-        "python3", "-c", "import os, urllib.request as r;"
-        "print(r.urlopen(os.environ['ANTHROPIC_BASE_URL'] + '/v1/messages', b'x').read())"
-    )  # fmt: skip
+    ask = ("python3", "-c", ASK, "ANTHROPIC_BASE_URL", "/v1/messages", "x")
     with Api(talk) as api:
         configure(cage, api)
         give_token(cage)
         process = busy(cage)
         upgrade.do()
         shutil.rmtree(tmp_path / "one")
-        assert cage.text(*ask) == "b'ok'\n"
+        assert json.loads(cage.text(*ask)) == {"status": 200, "body": "ok"}
         [broker] = brokers()
         os.kill(broker, signal.SIGKILL)
-        assert cage.text(*ask) == "b'ok'\n"
+        assert json.loads(cage.text(*ask)) == {"status": 200, "body": "ok"}
         assert str(tmp_path / "other") in command_line(brokers()[0])
         assert keeper_version(cage) == OLD
         end(process)
 
 
+WRITES = """
+n=0
+while sleep 0.01; do
+    n=$((n+1)); echo $n > count
+    if [ -e go ] && [ ! -e done ]; then
+        for file in .mcp.json .vscode/tasks.json .git/hooks/pre-commit; do echo run >$file; done
+        cat $0 >login
+        touch done
+    fi
+done
+"""
+SLOW = {"keeper/main.py": ("    left = read_inh", "    time.sleep(1.5)\n    left = read_inh")}
+
+
+def test_nothing_in_the_background_is_unguarded_for_a_moment(
+    cage: Cage, upgrade: Change, tmp_path: Path
+) -> None:
+    log_in(cage)
+    subprocess.run(["git", "init", "-q", cage.project], check=True)
+    cage.text("sh", "-c", 'setsid sh -c "$@" >/dev/null 2>&1 & sleep 0.2', "sh", WRITES, FILE)
+    count = cage.project / "count"
+    Install(tmp_path / "other").put(NEW, SLOW).use(cage)
+    with cage.popen("echo", "new", stdout=subprocess.PIPE) as process:
+        keeper = cage.keeper()
+        assert wait_until(lambda: str(tmp_path / "other") in command_line(keeper), 5)
+        held_at = count.read_bytes()
+        time.sleep(0.3)
+        assert count.read_bytes() == held_at, "it is held up while no keeper looks"
+        assert process.communicate(timeout=10)[0] == b"new\n"
+    assert keeper_version(cage) == NEW
+    assert wait_until(lambda: count.read_bytes() not in (b"", held_at), 2), "and goes on after"
+    (cage.project / "go").touch()
+    assert wait_until((cage.project / "done").exists, 5)
+    assert wait_until(lambda: not (cage.project / ".mcp.json").exists(), 1), cage.log()
+    assert not (cage.project / ".vscode/tasks.json").exists()
+    assert not (cage.project / ".git/hooks/pre-commit").exists()
+    assert ACCESS in (cage.project / "login").read_text(), "the login is still there"
+    assert "held back: '.mcp.json'" in cage.log()
+
+
+def open_files(pid: int) -> list[str]:
+    """What a process has open, modules left out that it is just importing."""
+    found = [link(pid, f"fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    return sorted(path for path in found if not path.endswith((".py", ".pyc")))
+
+
+def test_back_and_forth_costs_nothing_that_lasts(cage: Cage, tmp_path: Path) -> None:
+    installs = [Install(tmp_path / version).put(version) for version in (OLD, NEW)]
+    cage.text("sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & sleep 0.1")
+    pids, kept = cage.inside_pids(), []
+    for at in range(4):
+        installs[at % 2].use(cage)
+        cage.text("true")
+        assert keeper_version(cage) == (OLD, NEW)[at % 2]
+        if at % 2:
+            time.sleep(0.6)  # until the process that watches the project has been started again
+            kept.append(open_files(cage.keeper()))
+    assert cage.inside_pids() == pids
+    assert len(kept[1]) <= len(kept[0]), "\n".join(["", *kept[0], "", *kept[1]])
+
+
 def test_a_keeper_that_is_killed_while_it_goes_on_loses_nothing(
     cage: Cage, upgrade: Change, tmp_path: Path
 ) -> None:
-    slow = {"keeper/main.py": ("    left = read_inh", "    time.sleep(9)\n    left = read_inh")}
     cage.text(
         "sh", "-c", "touch /kept; echo home > ~/kept; setsid sleep 1000 >/dev/null 2>&1 & sleep 0.2"
     )
     [sleeper] = cage.inside_pids()
     container = cage.state()["container_id"]
-    Install(tmp_path / "other").put(NEW, slow).use(cage)
+    Install(tmp_path / "other").put(NEW, SLOW).use(cage)
     with cage.popen("sh", "-c", "ls /kept; cat ~/kept", stdout=subprocess.PIPE) as process:
         keeper = cage.keeper()
         assert wait_until(lambda: str(tmp_path / "other") in command_line(keeper), 5)
@@ -244,7 +301,7 @@ def test_a_version_that_is_not_spoken_is_heard_once_the_keeper_is_idle(
     Install(tmp_path / "other").put(NEW, SPEAKS_5_ALONE).use(cage)
     done = cage.run("true")
     assert done.code == 121
-    assert f"it speaks 4 to 4, this one 5 to 5".encode() in done.err
+    assert b"it speaks 4 to 4, this one 5 to 5" in done.err
     assert f"cagewrap stop {cage.name()}".encode() in done.err
     init = cage.init()
     end(process)

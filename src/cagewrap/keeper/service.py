@@ -222,7 +222,7 @@ class Keeper:
             and not (self._must_restart() or self.running.astray())
         )
 
-    def _hand_on(self) -> Inheritance | None:
+    def _hand_on(self) -> Inheritance:
         """What the other build is left."""
         assert self.running is not None  # noqa: S101 - _may_hand_on() came first
         self._forget_ended()

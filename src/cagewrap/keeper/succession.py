@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from cagewrap import ahead
 from cagewrap.builds import Build, own_build
@@ -39,19 +39,21 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Succession:
-    """Of one keeper. `may`: whether it can go at this moment. `leave`: told the build that it goes
-    on as; returns what it leaves, or nothing if it cannot go after all. `stay`: told when a build
-    was tried, and the keeper stays what it is."""
+    """Of one keeper."""
 
     def __init__(
         self,
         loop: Loop,
         may: Callable[[], bool],
-        leave: Callable[[], Inheritance | None],
+        leave: Callable[[], Inheritance],
         stay: Callable[[], None],
         log: Callable[[str], None],
     ) -> None:
-        """This process's build is noted now: its files may be replaced later."""
+        """This process's build is noted now: its files may be replaced later.
+
+        may: whether nothing is under way at this moment. leave: makes what is left to the other
+        build. stay: called when one was tried, and the keeper stays what it is.
+        """
         self.build = own_build()
         self._loop, self._may, self._leave, self._stay, self._log = loop, may, leave, stay, log
         self._wanted: Build | None = None
@@ -156,40 +158,41 @@ class Succession:
     def _go(self, build: Build) -> None:
         """Execute it. A signal to stop is heard by the one or the other."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-        left = self._leave()
-        if left is not None and not freeze(left.lingering):
-            self._fail(build, "what agents left in the background could not be held up")
-            left = None
-        if left is not None:
-            self._execute(build, left)
-            thaw(left.lingering)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+        left: Inheritance | None = None
+        try:
+            left = self._leave()
+            if freeze(left.lingering):
+                self._execute(build, left)
+            else:
+                self._fail(build, "what agents left in the background cannot be held up")
+        except Exception as error:  # noqa: BLE001 - whatever it is, this keeper goes on
+            self._fail(build, repr(error))
+        finally:
+            if left is not None:
+                thaw(left.lingering)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
 
     def _execute(self, build: Build, left: Inheritance) -> None:
         self._log(f"goes on as {_text(build)}")
-        argv: list[str] = []
         fd = write_inheritance(left)
         try:
             argv = ahead.self_command("keeper", str(fd), build=build)
             os.execve(argv[0], argv, child_environment(os.environ))  # noqa: S606
-        except OSError as error:
+        finally:
             keep_from_children(left, fd)
-            self._fail(build, str(error))
 
 
-def freeze(paths: Iterable[str]) -> bool:
-    """Hold up all that runs in some cgroups: nobody looks after it for a moment. Whether it is."""
-    wanted = list(paths)
-    if all(cgroups.freeze(path, is_frozen=True) for path in wanted):
-        return cgroups.wait_until_frozen(wanted, _FREEZE_S) or thaw(wanted)
-    return thaw(wanted)
+def freeze(paths: Sequence[str]) -> bool:
+    """Hold up all that runs in some cgroups, since nobody will look after it for a moment; whether
+    all of it is."""
+    is_told = all(cgroups.freeze(path, is_frozen=True) for path in paths)
+    return is_told and cgroups.wait_until_frozen(paths, _FREEZE_S)
 
 
-def thaw(paths: Iterable[str]) -> bool:
-    """Let it go on; False."""
+def thaw(paths: Iterable[str]) -> None:
+    """Let it go on."""
     for path in paths:
         cgroups.freeze(path, is_frozen=False)
-    return False
 
 
 def _text(build: Build) -> str:
