@@ -40,9 +40,9 @@ def own_build() -> Build:
         unpacked = os.fsencode(getattr(sys, "_MEIPASS", ""))
         is_lasting = (unpacked + b"/").startswith(os.path.dirname(executable) + b"/")
         return Build(_id(executable), executable if is_lasting else b"", b"")
-    package = os.fsencode(os.path.dirname(os.path.abspath(__file__)))
+    package = os.fsencode(__file__).rpartition(b"/")[0]
     # Every install writes it anew. The directory's own times change with `__pycache__`.
-    return Build(_id(package + b"/__init__.py"), executable, os.path.dirname(package))
+    return Build(_id(package + b"/__init__.py"), executable, package.rpartition(b"/")[0])
 
 
 def _id(path: bytes) -> bytes:

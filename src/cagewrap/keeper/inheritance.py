@@ -12,8 +12,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cagewrap.keeper.covers import Identity
-
 FORMATS = (1,)
 """Of the document, in which it can be written and read here."""
 
@@ -38,7 +36,7 @@ class Inheritance(NamedTuple):
     lock: int
     listener: int
     connections: Sequence[int]
-    expected: Mapping[str, Identity]
+    expected: Mapping[str, tuple[int, int]]
     lingering: Sequence[str]
     notes: Sequence[str]
     running: Known
