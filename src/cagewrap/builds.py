@@ -37,9 +37,9 @@ def own_build() -> Build:
     """The build that this process was started from, as its files are now."""
     executable = os.fsencode(sys.executable)
     if getattr(sys, "frozen", False):
-        unpacked = os.fsencode(getattr(sys, "_MEIPASS", ""))
-        is_lasting = (unpacked + b"/").startswith(os.path.dirname(executable) + b"/")
-        return Build(_id(executable), executable if is_lasting else b"", b"")
+        unpacked = os.path.basename(getattr(sys, "_MEIPASS", ""))
+        is_single = unpacked.startswith("_MEI")
+        return Build(_id(executable), b"" if is_single else executable, b"")
     package = os.fsencode(__file__).rpartition(b"/")[0]
     # Every install writes it anew. The directory's own times change with `__pycache__`.
     return Build(_id(package + b"/__init__.py"), executable, package.rpartition(b"/")[0])
