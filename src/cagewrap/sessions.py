@@ -110,7 +110,7 @@ def write_record(paths: Paths, record: Record) -> None:
     """Write a session's record, whole or not at all. What another version wrote down there, and
     is not known here, is kept."""
     path = paths.record_file(record.name)
-    before = _read_object(path)
+    before = read_object(path)
     unknown = {key: item for key, item in before.items() if key not in Record._fields}
     write_json(path, unknown | record._asdict())
     os.utime(paths.cages_dir)  # see WrittenByCages: it may have other mounts
@@ -409,7 +409,7 @@ def refuse_foreign(paths: Paths, name: str) -> None:
     """Raise SessionError when there is a session of that name that another version made, and that
     this one does not understand."""
     path = paths.record_file(name)
-    _refuse_foreign(path, _read_object(path) or {"format": FORMAT})
+    _refuse_foreign(path, read_object(path) or {"format": FORMAT})
 
 
 def _refuse_foreign(path: str, value: object) -> None:
@@ -422,7 +422,7 @@ def _refuse_foreign(path: str, value: object) -> None:
         )
 
 
-def _read_object(path: str) -> dict[str, Any]:
+def read_object(path: str) -> dict[str, Any]:
     """What is in a file; nothing if it cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -447,7 +447,7 @@ def conversations_file(paths: Paths, name: str, agent: str = "Claude") -> str:
 
 def _brought(paths: Paths, name: str) -> list[str]:
     """The conversations that a cage has from the host, and has not gone on with."""
-    brought = _read_object(conversations_file(paths, name)).get("brought")
+    brought = read_object(conversations_file(paths, name)).get("brought")
     return brought if isinstance(brought, list) else []
 
 

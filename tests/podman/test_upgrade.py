@@ -9,13 +9,24 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from brokering import Api, Wire
 
-from .cages import GONE_S, Cage, command_line, is_alive, link, read_json, seconds_until, wait_until
+from .cages import (
+    GONE_S,
+    IDENTITIES,
+    Cage,
+    command_line,
+    is_alive,
+    link,
+    read_json,
+    seconds_until,
+    wait_until,
+)
 from .installs import NEW, OLD, SPEAKS_5, SPEAKS_5_ALONE, Install
 from .terminals import Terminal
 from .test_broker import ASK, brokers, configure, give_token
@@ -225,12 +236,16 @@ done
 SLOW = {"keeper/main.py": ("    left = read_inh", "    time.sleep(1.5)\n    left = read_inh")}
 
 
+@pytest.mark.parametrize("user", IDENTITIES)
 def test_nothing_in_the_background_is_unguarded_for_a_moment(
-    cage: Cage, upgrade: Change, tmp_path: Path
+    make_cage: Callable[..., Cage], tmp_path: Path, user: str
 ) -> None:
+    cage = make_cage("--user", user)
+    Install(tmp_path / "one").put(OLD).use(cage)
     log_in(cage)
     subprocess.run(["git", "init", "-q", cage.project], check=True)
-    cage.text("sh", "-c", 'setsid sh -c "$@" >/dev/null 2>&1 & sleep 0.2', "sh", WRITES, FILE)
+    words = ("sh", "-c", 'setsid sh -c "$@" >/dev/null 2>&1 & sleep 0.2', "sh", WRITES, FILE)
+    cage.text(*words, timeout_s=110)
     count = cage.project / "count"
     Install(tmp_path / "other").put(NEW, SLOW).use(cage)
     with cage.popen("echo", "new", stdout=subprocess.PIPE) as process:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -37,7 +36,7 @@ class Conversations(Care):
         self._home = paths.home_dir(record.name)
         self._file = sessions.conversations_file(paths, record.name, form.agent)
         self._log = log
-        kept = _read(self._file)
+        kept = sessions.read_object(self._file)
         positions = kept.get("positions")
         brought = kept.get("brought")
         self._positions = {
@@ -195,12 +194,3 @@ def is_shown(path: str, record: Record) -> bool:
     """Whether a directory of the host lies in something the cage has mounted."""
     real = os.path.realpath(path)
     return any(protected.lies_in(real, source) for source, _ in record.binds)
-
-
-def _read(path: str) -> dict[str, object]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
