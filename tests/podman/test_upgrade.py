@@ -308,6 +308,23 @@ def test_a_keeper_that_is_killed_while_it_goes_on_loses_nothing(
     assert not is_alive(sleeper), "nothing runs that no keeper has looked after"
 
 
+def test_a_keeper_that_is_told_to_stop_while_it_goes_on_stops(
+    cage: Cage, upgrade: Change, tmp_path: Path
+) -> None:
+    cage.text("true")
+    Install(tmp_path / "other").put(NEW, SLOW).use(cage)
+    init = cage.init()
+    with cage.popen("sleep", "1000") as process:
+        keeper = cage.keeper()
+        assert wait_until(lambda: str(tmp_path / "other") in command_line(keeper), 5)
+        os.kill(keeper, signal.SIGTERM)
+        assert process.wait(10) != 0
+    assert wait_until(lambda: not is_alive(keeper), 5)
+    assert not is_alive(init)
+    assert cage.log().endswith("leaves\n")
+    assert cage.text("echo", "next") == "next\n"
+
+
 def test_a_version_that_is_not_spoken_is_heard_once_the_keeper_is_idle(
     cage: Cage, tmp_path: Path
 ) -> None:
