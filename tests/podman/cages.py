@@ -79,11 +79,13 @@ class Shim(subprocess.Popen[bytes]):
 class Cage:
     """The cages of one place. Most tests make one only, in its project without a session name."""
 
+    program = CAGEWRAP
+    """What the commands are given to."""
+
     def __init__(self, root: Path, *flags: str) -> None:
         """flags: of every command, after those that make a cage cheap."""
         self.place = Place(root)
         self.place.make()
-        self.program = CAGEWRAP
         self.project = self.place.project
         self.flags = ("--image", IMAGE, "--network", "none", "--mount", str(PROGRAMS), *flags)
         self.env = {

@@ -5,16 +5,20 @@ from __future__ import annotations
 import compileall
 import functools
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import click
+
 import cagewrap
 from cagewrap.launcher import launcher_text
 
-from .cages import CAGEWRAP, Cage
+from .cages import Cage
 
 PACKAGE = Path(cagewrap.__file__).parent
+SITE_PACKAGES = Path(click.__file__).parents[1]
 OLD, NEW = "0.1.0", "0.2.0"
 
 SPEAKS_5: Mapping[str, tuple[str, str]] = {
@@ -49,12 +53,12 @@ class Install:
             text = file.read_text()
             assert before in text, (name, before)
             file.write_text(text.replace(before, after))
-        for other in site_packages().iterdir():  # what it needs
+        for other in SITE_PACKAGES.iterdir():  # what it needs
             link = self.package.parent / other.name
             if other.name != "cagewrap" and not link.exists():
                 link.symlink_to(other)
         self.program.parent.mkdir(parents=True, exist_ok=True)
-        self.program.write_text(launcher_text(interpreter(), str(self.package)))
+        self.program.write_text(launcher_text(sys.executable, str(self.package)))
         self.program.chmod(0o755)
         return self
 
@@ -70,13 +74,3 @@ def compiled() -> Path:
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
     compileall.compile_dir(package, quiet=1)
     return package
-
-
-def interpreter() -> str:
-    """The one that the tested cagewrap runs with."""
-    return Path(CAGEWRAP).read_text().partition("\n")[0].removeprefix("#!").split()[0]
-
-
-def site_packages() -> Path:
-    """Where the tested cagewrap, and what it needs, is imported from."""
-    return Path(Path(CAGEWRAP).read_text().split("sys.path.insert(0, '")[1].split("'")[0])
