@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from cagewrap import beneath
 from cagewrap.digests import blake2b
+from cagewrap.diskspace import is_full
 
 FILE_BYTES = 8 << 20
 MAX_DEPTH = 12
@@ -134,7 +135,9 @@ class Copies:
                     self._bring_one(home, name, data, original)
                 except OSError as error:
                     self._fail(name, error)
-                    self.known[name] = ("", *original.stamp)
+                    if not is_full(error):  # else it is tried again
+                        before = self.known.get(name, ("",))[0]
+                        self.known[name] = (before, *original.stamp)
             for name in gone:
                 with contextlib.suppress(OSError):
                     self._remove(home, name)

@@ -25,6 +25,20 @@ def full_disks(directories: Iterable[str]) -> str:
         with contextlib.suppress(OSError):
             disk = os.statvfs(directory)
             left = disk.f_bavail * disk.f_frsize
-            if left < LITTLE_BYTES or disk.f_favail < LITTLE_FILES:
+            if left < LITTLE_BYTES:
                 found.append(f"{directory} ({left >> 10} KiB are left)")
+            elif disk.f_favail < LITTLE_FILES:
+                found.append(f"{directory} ({disk.f_favail} more files can be made there)")
     return ", ".join(found)
+
+
+def lacks_files(path: str) -> bool:
+    """Whether the disk of a path has space, and no number for another file (an inode)."""
+    while path and not os.path.lexists(path):
+        path = os.path.dirname(path)
+    try:
+        disk = os.statvfs(path or ".")
+    except OSError:
+        return False
+    has_space = disk.f_bavail * disk.f_frsize >= LITTLE_BYTES
+    return has_space and disk.f_files > 0 and disk.f_favail < LITTLE_FILES

@@ -10,7 +10,7 @@ from cagewrap.errors import CagewrapError
 
 def main() -> None:
     """Run cagewrap on the process's own arguments; never returns."""
-    arguments = sys.argv[1:]
+    arguments = _as_called()
     at = wrapped_command_index(arguments)
     try:
         if at is None:
@@ -18,9 +18,7 @@ def main() -> None:
 
             code = run(arguments)
         else:
-            from cagewrap.wrap import wrap
-
-            wrap(arguments[:at], arguments[at + 1 :])
+            _wrap(arguments[:at], arguments[at + 1 :])
             code = 0
     except CagewrapError as error:
         report(error, traceback="--debug" in arguments[:at])
@@ -57,6 +55,45 @@ def internal() -> None:
 
     keeper_main(int(word))
     os._exit(0)
+
+
+def _as_called() -> list[str]:
+    """The command line; as a shim file would say it where a symlink to us is named for an agent."""
+    name, arguments = sys.argv[0].rpartition("/")[2], sys.argv[1:]
+    if name != "cagewrap":
+        from cagewrap.agentnames import AGENTS, AS
+
+        if name in AGENTS:
+            return [AS, name, "--", *arguments]
+    return arguments
+
+
+def _wrap(flags: list[str], command: list[str]) -> None:
+    """Run an agent's command; never returns unless it raises CagewrapError."""
+    _refuse_round()
+    if flags[:1] == ["--as"]:
+        flags, command = flags[2:], [*flags[1:2], *command]
+        if len(command) == 2 and command[1] in ("--version", "-v", "-V"):
+            from cagewrap.versions import say_version
+
+            say_version(flags, *command)
+    from cagewrap.wrap import wrap
+
+    wrap(flags, command)
+
+
+def _refuse_round() -> None:
+    """Stop what would start itself again for ever: an agent's program of this machine that comes
+    back to us, by whatever script."""
+    program = os.environ.get("CAGEWRAP_ON_HOST", "")
+    if program:
+        from cagewrap.errors import UnsupportedError
+
+        raise UnsupportedError(
+            f"{program}, which cagewrap runs on this machine as an agent's own program, runs "
+            "cagewrap.",
+            "name the agent's program: program = PATH in [agents.NAME], claude = PATH in [login]",
+        )
 
 
 def leave(code: int) -> None:
@@ -99,7 +136,9 @@ def _traceback(error: Exception) -> str:
 
 
 def _write_stderr(text: str) -> None:
+    from cagewrap import protocol
+
     try:
-        os.write(2, text.encode(errors="backslashreplace"))
+        os.write(2, protocol.cut(text.encode(errors="backslashreplace")))
     except OSError:
         return

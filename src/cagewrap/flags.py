@@ -173,8 +173,8 @@ CACHE: Setting[tuple[str, ...]] = Setting(
     "cache", "--cache", "NAME", Kind.LIST, "", _each(values.parse_cache), (),
     "downloads that cages share: apt, cargo, npm, pip, uv")
 SESSION_ENV: Setting[tuple[str, ...]] = Setting(
-    "session_env", "", "NAME", Kind.LIST, "", _each(values.parse_name), (),
-    "variables of your harness that name the session", replaces=True)
+    "session_env", "--session-env", "NAME", Kind.LIST, "", _each(values.parse_name), (),
+    "a variable of your harness that names the session", replaces=True)
 IDLE_STOP: Setting[float] = Setting(
     "idle_stop", "--idle-stop", "TIME", Kind.VALUE, "CAGEWRAP_IDLE_STOP", values.parse_duration,
     1800.0, "how long after the last message a cage stops: 90s, 30m, 2h, never")

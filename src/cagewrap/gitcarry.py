@@ -21,6 +21,9 @@ from cagewrap.paths import Paths
 from cagewrap.sessions import Record
 
 ALONE_S = 3.0
+LAST_S = 5.0
+"""How long a session that is to be deleted waits for somebody who is at work on the same."""
+_LAST_PAUSE_S = 0.1
 PACK_S = 3600.0
 """How long git may take to check a pack."""
 PACK_CPU_S = (60, 1)
@@ -55,13 +58,29 @@ def clear_after(pair: Pair) -> None:
         pass
 
 
-def carry_last(paths: Paths, record: Record) -> None:
-    """What a killed keeper has not carried, before a session's directory is deleted."""
+def carry_last(paths: Paths, record: Record) -> str:
+    """What a killed keeper has not carried, before a session's directory is deleted. Why it could
+    not be, "" if there is nothing left that the owner's repository could take."""
     store = git_store(paths, record.name)
     pair = pair_of(record, find_layout(record.project), store)
-    if pair.host and os.path.exists(pair.base_file):
-        with contextlib.suppress(OSError, ReplacedError), _alone(pair):
-            carry(pair, index_pack)
+    if not pair.host or not os.path.exists(pair.base_file):
+        return ""
+    deadline = time.monotonic() + LAST_S
+    while True:
+        try:
+            with _alone(pair):
+                outcome = carry(pair, index_pack)
+        except BlockingIOError:
+            outcome = Outcome(states=["it is being carried"], is_busy=True)
+        except ReplacedError:
+            return ""
+        except OSError as error:
+            return str(error.strerror) if is_full(error) else ""
+        if not outcome.is_busy:
+            return ""
+        if outcome.is_full or time.monotonic() > deadline:
+            return "; ".join(outcome.states) or f"a git is at work in {pair.host}"
+        time.sleep(_LAST_PAUSE_S)
 
 
 @contextmanager

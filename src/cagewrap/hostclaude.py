@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Collection, Iterator
 
+from cagewrap.ourselves import is_ours
 from cagewrap.waypoints import leads_through
 
 PASSED_ON = (
@@ -16,7 +16,6 @@ PASSED_ON = (
 """What claude needs of the caller's environment to reach the internet from here."""
 
 _HEAD_BYTES = 4096
-_RUNS_US = re.compile(rb"[\s/'\"]cagewrap(['\"]?\s|\.entry)")
 _ELF = b"\x7fELF"
 _PACKAGE = "@anthropic-ai"
 _BELOW_HOME = (
@@ -44,17 +43,23 @@ def find_claude(search_path: str, home: str, projects: Collection[str] = (), tol
 
 def is_claude(path: str) -> bool:
     """Whether it can be one: a program, not what a package manager leaves where it should be, and
-    no script that runs cagewrap (which would renew the login by an agent in a cage)."""
+    not cagewrap nor a script that runs it (which would renew the login by an agent in a cage)."""
     head = _head(path)
-    return bool(head) and (
-        head.startswith(_ELF)
-        or (head.startswith(b"#!") and not runs_us(head) and not _is_stub(head))
-    )
+    return (
+        head.startswith(_ELF) or (head.startswith(b"#!") and not _is_stub(head))
+    ) and not is_ours(path)
 
 
-def runs_us(head: bytes) -> bool:
-    """Whether a script, of which this is the beginning, runs cagewrap."""
-    return bool(_RUNS_US.search(head))
+def find_ours(search_path: str, home: str, told: str = "") -> list[str]:
+    """What stands where claude is looked for, and runs cagewrap itself: to be named to whoever
+    misses claude."""
+    found = [told] if told else _candidates(search_path, home)
+    return [path for path in found if os.access(path, os.X_OK) and is_ours(path)]
+
+
+def ours_in_words(found: list[str]) -> str:
+    """For a sentence that says that there is no claude."""
+    return f" ({', '.join(found)}: runs cagewrap itself)" if found else ""
 
 
 def is_native(path: str) -> bool:

@@ -145,8 +145,9 @@ def choose_session(plan: Plan, command: list[str]) -> Record:
         records = sessions.list_records(paths)
         found = None if settings.rm else sessions.find_record(records, project, settings.session)
         if found is None and settings.session and not settings.rm:
-            conversation = sessions.resumed_conversation(command)
-            old = sessions.find_conversation(paths, records, project, conversation)
+            from cagewrap.resumed import find_resumed  # a name is new only once
+
+            old = find_resumed(paths, records, project, command)
             if old is not None:
                 found = sessions.renamed(old, settings.session)
                 sessions.write_record(paths, found)

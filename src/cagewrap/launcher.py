@@ -24,8 +24,9 @@ def launcher_text(python: str, package_dir: str) -> str:
     )
     head = f"#!{python} -IS\n"
     if len(os.fsencode(head)) > _SHEBANG_BYTES or any(letter.isspace() for letter in python):
-        # A first line cannot hold this path.
-        return f'#!/bin/sh\nexec {shlex.quote(python)} -ISc {shlex.quote(program)} "$@"\n'
+        # A first line cannot hold this path. The name by which it was called comes first.
+        program = program.replace("import sys\n", "import sys\ndel sys.argv[0]\n", 1)
+        return f'#!/bin/sh\nexec {shlex.quote(python)} -ISc {shlex.quote(program)} "$0" "$@"\n'
     return head + program
 
 

@@ -16,7 +16,7 @@ from cagewrap import auth, beneath, sessions
 from cagewrap.auth import OWN_VARIABLES, Plan
 from cagewrap.childenv import search_path
 from cagewrap.errors import LoginError
-from cagewrap.hostclaude import find_claude, is_native
+from cagewrap.hostclaude import find_claude, find_ours, is_native, ours_in_words
 from cagewrap.launch import Plan as Launch
 from cagewrap.loginstore import (
     CREDENTIALS,
@@ -89,6 +89,12 @@ def host_claude(launch: Launch) -> str:
     projects.add(launch.project.path)
     path = search_path(launch.env, projects)
     return find_claude(path, launch.paths.home, projects, launch.settings.login.claude)
+
+
+def passed_over(launch: Launch) -> str:
+    """In brackets, what stands where `host_claude` is looked for and is cagewrap's; or ""."""
+    path, told = search_path(launch.env), launch.settings.login.claude
+    return ours_in_words(find_ours(path, launch.paths.home, told))
 
 
 def take_token(paths: Paths, text: str) -> str:

@@ -201,13 +201,19 @@ class Sessions:
     def remove(self, record: Record, *, force: bool) -> Done:
         """Delete a session with everything it had: container, layer, HOME, records.
 
-        Raises SessionError while messages run, unless forced.
+        Raises SessionError while messages run, and when commits of an agent's would be lost,
+        unless forced.
         """
         if not force:
             self.refuse_at_work(record, f"cagewrap rm --force {record.name}")
         with self.at_rest(record):
             self._remove_container(record.name)
-            gitcarry.carry_last(self.paths, record)
+            why = gitcarry.carry_last(self.paths, record)
+            if why and not force:
+                raise SessionError(
+                    f"What {record.name} did in git is not all in {record.project} yet: {why}.",
+                    f"cagewrap rm --force {record.name} deletes it",
+                )
             if record.layer_image:
                 self.podman(podman.remove_image_args(record.layer_image))
             self._remove_directory(record.name)

@@ -8,6 +8,7 @@ in the current directory: that is the project, where an agent may put one of any
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -106,8 +107,13 @@ def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, stdin: int) 
         raise missing_program(argv[0]) from error
 
 
-def replace(argv: Sequence[str], *, env: Mapping[str, str]) -> None:
-    """Become another program."""
+def replace(argv: Sequence[str], *, env: Mapping[str, str], cwd: str = "") -> None:
+    """Become another program, in `cwd` if one is given, with the signals as a shell leaves them.
+    Raises OSError."""
+    if cwd:
+        os.chdir(cwd)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+        signal.signal(number, signal.SIG_DFL)
     os.execvpe(argv[0], list(argv), child_environment(env))  # noqa: S606
 
 

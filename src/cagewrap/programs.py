@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from cagewrap import npmprograms
+from cagewrap.agentnames import AGENTS, FOR_PEOPLE
 from cagewrap.elf import Elf, Script, read_program_at
-from cagewrap.hostclaude import runs_us
 from cagewrap.libraries import is_self_contained
+from cagewrap.ourselves import is_ours
 
-FOR_PEOPLE = ("claude", "codex", "opencode", "gemini", "pi")
-"""Agents that somebody may start from a shell."""
-AGENTS = (*FOR_PEOPLE, "claude-agent-acp", "claude-code-acp", "codex-acp")
-"""Whose program a cage gets from this machine without being told, when it is there."""
+__all__ = ("AGENTS", "FOR_PEOPLE", "Finder", "Follow", "Judge", "Program", "candidates")
 
 _NO_UPDATES = {
     "claude": (
@@ -97,7 +95,11 @@ class Finder:
             return None
         switch = os.path.basename(real) if os.path.basename(real) in _SWITCHES else ""
         # Before anything is read: an agent's file may name a program, too.
-        why = self._follow(path) or (switch and f"it is {switch}, which stands for another program")
+        why = (
+            self._follow(path)
+            or (switch and f"it is {switch}, which stands for another program")
+            or (is_ours(real) and "it runs cagewrap itself")
+        )
         if why:
             return self._pass_over(path, why)
         kind = read_program_at(real)
@@ -135,8 +137,6 @@ class Finder:
             mounts = (mount, runner) if runner else (mount,)
             return self._judged(path, Program(name, real, mounts, runner, _env(name)))
         head = _head(real)
-        if runs_us(head):
-            return None
         shims = _ASDF.findall(head)
         if b"asdf exec" in head and shims:
             plugin, version = (os.fsdecode(word) for word in shims[-1])

@@ -75,6 +75,22 @@ def common_version(oldest: int, newest: int) -> int:
     return found if found >= max(OLDEST, oldest) else 0
 
 
+LINE_BYTES = 16384
+"""The longest line of ours on stderr. Harnesses read it line by line, and one that is longer than
+they take (64 KiB with Go's bufio.Scanner) is the last that they read: the pipe fills, and the agent
+waits for ever. Three such parts fit into a packet."""
+
+
+def cut(text: bytes) -> bytes:
+    """A text of which no line is longer than LINE_BYTES."""
+    if len(text) <= LINE_BYTES:
+        return text
+    return b"\n".join(
+        line if len(line) <= LINE_BYTES else line[: LINE_BYTES - 4] + b" ..."
+        for line in text.split(b"\n")
+    )
+
+
 def pack_sections(sections: list[list[bytes]]) -> bytes:
     """Join sections into one byte string."""
     parts: list[bytes] = []

@@ -20,7 +20,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from cagewrap import proc, sessions
-from cagewrap.hostclaude import PASSED_ON, find_claude
+from cagewrap.agentnames import ON_HOST
+from cagewrap.hostclaude import PASSED_ON, find_claude, find_ours, ours_in_words
 from cagewrap.loginstore import (
     CREDENTIALS,
     EARLY_S,
@@ -127,7 +128,9 @@ class Renewal:
         projects = sessions.written_by_cages(self.paths)
         claude = find_claude(self.env.get("PATH", ""), self.paths.home, projects, self.told)
         if not claude:
-            return self._failed(found, status, "there is no claude on this machine to do it")
+            ours = find_ours(self.env.get("PATH", ""), self.paths.home, self.told)
+            why = f"there is no claude on this machine to do it{ours_in_words(ours)}"
+            return self._failed(found, status, why)
         return self._renew(claude, found, status)
 
     def _renew(self, claude: str, found: Credentials, status: Status) -> int:
@@ -172,6 +175,7 @@ class Renewal:
             "CLAUDE_CONFIG_DIR": os.path.join(home, "cfg"),
             "CLAUDE_SECURESTORAGE_CONFIG_DIR": self._login,
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            ON_HOST: claude,
         }
         reading, writing = os.pipe2(os.O_CLOEXEC)
         cwd = os.path.join(self._place, "cwd")

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from cagewrap.diskspace import full_disks, is_full
+from cagewrap.diskspace import full_disks, is_full, lacks_files
 from cagewrap.errors import CagewrapError, DirectoryError, SessionError, StorageError
 from cagewrap.mountargs import writable_sources
 from cagewrap.paths import Paths
@@ -201,41 +201,13 @@ def find_record(records: list[Record], project: str, session: str) -> Record | N
     return None
 
 
-def find_conversation(
-    paths: Paths, records: list[Record], project: str, conversation: str
-) -> Record | None:
-    """The one session of a project that a conversation of Claude's is of: its private HOME knows
-    it, and did not only get it from the host."""
-    if not conversation or "/" in conversation:
-        return None
-    knowing = [
-        record
-        for record in records
-        if record.project == project
-        and not record.rm
-        and _knows(paths.home_dir(record.name), conversation)
-        and conversation not in _brought(paths, record.name)
-    ]
-    return knowing[0] if len(knowing) == 1 else None
-
-
-def resumed_conversation(command: list[str]) -> str:
-    """The conversation id a command resumes (`--resume ID`, `--resume=ID`, `-r ID`), or ""."""
-    for at, word in enumerate(command):
-        if word.startswith("--resume="):
-            return word.partition("=")[2]
-        if word in ("--resume", "-r") and at + 1 < len(command):
-            following = command[at + 1]
-            return "" if following.startswith("-") else following
-    return ""
-
-
 def select(records: list[Record], wanted: str, cwd: str) -> Record:
-    """The session a person means: a session name, a container name, or "" for this directory.
+    """The session a person means: a session name, a container name, "" or "." for this directory.
 
     Raises SessionError when there is none, or more than one.
     """
-    if wanted:
+    is_named = wanted not in ("", ".")
+    if is_named:
         found = [r for r in records if wanted in (r.name, r.session)]
         here = [r for r in found if _is_below(cwd, r.project)]
         found = here if len(found) > 1 and here else found
@@ -245,7 +217,7 @@ def select(records: list[Record], wanted: str, cwd: str) -> Record:
         found = [r for r in below if len(r.project) == nearest]
     if len(found) == 1:
         return found[0]
-    what = repr(wanted) if wanted else f"the directory {cwd}"
+    what = repr(wanted) if is_named else f"the directory {cwd}"
     if not found:
         raise SessionError(f"There is no session for {what}.", "cagewrap ls")
     names = ", ".join(record.name for record in found)
@@ -296,6 +268,12 @@ def explain_os_error(error: OSError, *directories: str) -> CagewrapError:
     if is_full(error):
         where = path if isinstance(error.filename, str) else full_disks(directories) or path
         there = next(iter(directories), "") or os.path.dirname(path) or "."
+        if lacks_files(there):
+            return StorageError(
+                f"No space is left to write {where}: its disk has space, and too many files "
+                "(no inodes are left).",
+                f"df -i {shlex.quote(there)}",
+            )
         return StorageError(f"No space is left to write {where}.", f"df -h {shlex.quote(there)}")
     return DirectoryError(f"{path} cannot be used: {error.strerror}.", "cagewrap doctor")
 
@@ -443,23 +421,6 @@ def _state_file(paths: Paths, name: str) -> str:
 def conversations_file(paths: Paths, name: str, agent: str = "Claude") -> str:
     """What a keeper writes down about an agent's conversations in its cage."""
     return os.path.join(paths.cage_dir(name), f"conversations-{agent.lower()}.json")
-
-
-def _brought(paths: Paths, name: str) -> list[str]:
-    """The conversations that a cage has from the host, and has not gone on with."""
-    brought = read_object(conversations_file(paths, name)).get("brought")
-    return brought if isinstance(brought, list) else []
-
-
-def _knows(home: str, conversation: str) -> bool:
-    projects = os.path.join(home, ".claude", "projects")
-    try:
-        slugs = os.listdir(projects)
-    except OSError:
-        return False
-    return any(
-        os.path.exists(os.path.join(projects, slug, conversation + ".jsonl")) for slug in slugs
-    )
 
 
 def _is_below(path: str, directory: str) -> bool:

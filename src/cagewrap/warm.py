@@ -54,8 +54,7 @@ def identity(directory: bytes, cwd: bytes, flags: list[bytes]) -> list[bytes]:
     build too, since another one may make something else of the same settings."""
     environ = os.environb
     try:
-        with open(directory + b"/" + _NAMES_FILE, "rb") as file:
-            session_names = file.read().split(b"\0")
+        session_names = _read_names(directory)
     except OSError:
         session_names = []
     named = [name + b"=" + environ.get(name, b"") for name in (*_DEPENDS_ON, *session_names)]
@@ -105,7 +104,7 @@ def write_ticket(
     """
     directory = runtime_dir()
     try:
-        _replace(directory + b"/" + _NAMES_FILE, b"\0".join(session_names))
+        _note_names(directory, session_names)
         wanted = identity(directory, cwd, flags)
         body = pack_sections([wanted, [*config, ticket.socket], *ticket.policy, [_END]])
         os.makedirs(directory + b"/tickets", mode=0o700, exist_ok=True)
@@ -122,6 +121,23 @@ def forget_tickets() -> None:
             os.unlink(directory + b"/" + name)
     except OSError:
         return
+
+
+def _read_names(directory: bytes) -> list[bytes]:
+    with open(directory + b"/" + _NAMES_FILE, "rb") as file:
+        return file.read().split(b"\0")
+
+
+def _note_names(directory: bytes, names: list[bytes]) -> None:
+    """Add to the variables that name sessions. Those of another project's table or of a flag stay,
+    or two harnesses would take the other's names away, and with them the tickets, each time."""
+    try:
+        known = _read_names(directory)
+    except OSError:
+        known = []
+    added = [name for name in names if name not in known]
+    if added or not known:
+        _replace(directory + b"/" + _NAMES_FILE, b"\0".join([*filter(None, known), *added]))
 
 
 def _ticket_file(directory: bytes, wanted: list[bytes]) -> bytes:

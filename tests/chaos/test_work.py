@@ -62,6 +62,8 @@ class Round:
             assert code == 0, f"another session's message ended with {code}"
         until(lambda: not self.shop.litter(), QUIET_S)
         assert self.shop.litter() == []
+        # What a message's end did not wait for arrives a little later.
+        until(lambda: not self.shop.missing(), QUIET_S)
         wrong = self.shop.wrong()
         assert wrong == [], wrong
         return was_killed

@@ -212,9 +212,13 @@ class Workshop:
 
     # -- what must be so -----------------------------------------------------------------------
 
+    def missing(self) -> list[str]:
+        """Commits that an agent said it made, and no ref of the owner's leads to."""
+        return sorted(self.commits - self.reachable())
+
     def wrong(self) -> list[str]:
         """What is not as it must be once a message has ended."""
-        found = [f"commit {oid} is lost" for oid in sorted(self.commits - self.reachable())]
+        found = [f"commit {oid} is lost" for oid in self.missing()]
         fsck = subprocess.run(
             ["git", "fsck", "--strict", "--no-dangling", "--no-progress"], cwd=self.project,
             env=self.env, capture_output=True, text=True, check=False,

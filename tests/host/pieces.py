@@ -302,14 +302,23 @@ def layer(
 
 def dev_venv() -> Path:
     """The machine's own venv: linters, unit tests, and the pip that downloads."""
-    wanted = HERE / "requirements-dev.txt"
+    return machine_venv("dev", HERE / "requirements-dev.txt")
+
+
+def docs_venv() -> Path:
+    """What makes the web page of the documentation."""
+    return machine_venv("docs", HERE.parent / "docs/requirements.txt")
+
+
+def machine_venv(kind: str, wanted: Path) -> Path:
+    """A venv of this machine's Python with what a requirements file names."""
     python = shutil.which("python3") or sys.executable
-    venv = CACHE / "dev" / f"venv-{recipe_hash(wanted, python, sys.version)}"
+    venv = CACHE / kind / f"venv-{recipe_hash(wanted, python, sys.version)}"
     whole = venv / "whole"  # a venv cannot be renamed: its scripts know their path
     if not whole.exists():
-        with locked(CACHE / "lock" / "dev-venv"):
+        with locked(CACHE / "lock" / f"{kind}-venv"):
             if not whole.exists():
-                say(f"building dev/{venv.name}")
+                say(f"building {kind}/{venv.name}")
                 remove(venv)
                 run(python, "-m", "venv", venv)
                 run(venv / "bin/pip", "install", "-qq", "--requirement", wanted)
@@ -366,6 +375,7 @@ def sources(repo: Path) -> list[Path]:
     """The files a wheel is made of."""
     files = [repo / name for name in ("pyproject.toml", "README.md", "LICENSE")]
     files += sorted((repo / "src").rglob("*"))
+    files += sorted((repo / "docs").rglob("*.md"))
     return [file for file in files if file.is_file() and "__pycache__" not in file.parts]
 
 
@@ -417,6 +427,11 @@ def layers(suite: str, *, bare: bool) -> list[Path]:
 if __name__ == "__main__":
     if sys.argv[1:] == ["dev"]:
         print(dev_venv())
+    elif sys.argv[1:] == ["docs"]:
+        print(docs_venv())
+    elif sys.argv[1:] == ["agent"]:
+        # The real Claude Code, which the test hosts have in the wheel of its SDK.
+        print(*venv(PEERS_SUITE).ensure().rglob("_bundled"))
     elif sys.argv[1:] == ["packages"]:
         print(workbench_packages().ensure())
     else:

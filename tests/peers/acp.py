@@ -30,6 +30,7 @@ class Client(JsonLines):
         self.place = place
         self.updates: list[Json] = []
         self.permissions: list[Json] = []
+        self.asked: list[Json] = []
         self.exit: Json = {}
         self._answers: dict[int, Json] = {}
         self._last_id = 0
@@ -66,11 +67,13 @@ class Client(JsonLines):
     def call(self, method: str, **params: Any) -> Json:
         return self.answer(self.begin(method, **params))
 
-    def new_session(self, mode: str = "") -> str:
-        """The usual beginning: the session's id."""
-        hello = self.call("initialize", protocolVersion=1, clientCapabilities={})
+    def new_session(
+        self, mode: str = "", cwd: Path | None = None, offered: Json | None = None, **more: Any
+    ) -> str:
+        """The usual beginning: the session's id. offered: the capabilities of the client."""
+        hello = self.call("initialize", protocolVersion=1, clientCapabilities=offered or {})
         assert hello["protocolVersion"] == 1
-        made = self.call("newSession", cwd=str(self.place.project), mcpServers=[])
+        made = self.call("newSession", cwd=str(cwd or self.place.project), mcpServers=[], **more)
         session: str = made["sessionId"]
         if mode:
             self.call("setSessionMode", sessionId=session, modeId=mode)
@@ -117,6 +120,8 @@ class Client(JsonLines):
             self.updates.append(message["update"])
         elif "permission" in message:
             self.permissions.append(message["permission"])
+        elif "asked" in message:
+            self.asked.append(message)
         elif "exit" in message:
             self.exit = message["exit"]
         else:

@@ -20,20 +20,26 @@ class JsonLines:
     """The running program, and all that it said until now. It is killed at the end."""
 
     def __init__(
-        self, argv: Sequence[str | Path], cwd: str | Path, env: Mapping[str, str], log: Path
+        self,
+        argv: Sequence[str | Path],
+        cwd: str | Path,
+        env: Mapping[str, str],
+        log: Path,
+        stderr: int | None = None,
     ) -> None:
+        """stderr: where it goes instead of into the log."""
         self.log = log
         self.received: list[Json] = []
         self.is_over = False
         self._news = threading.Condition()
-        with log.open("ab") as stderr:
+        with log.open("ab") as kept:
             self.process = subprocess.Popen(
                 argv,
                 cwd=cwd,
                 env=os.environ | dict(env),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=stderr,
+                stderr=kept if stderr is None else stderr,
                 text=True,
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -79,14 +85,22 @@ class JsonLines:
         """Take a message in."""
         self.received.append(message)
 
+    def parse(self, line: str) -> Json | None:
+        """What a line says; None for one to be passed over."""
+        message: Json = json.loads(line)
+        return message
+
     def __str__(self) -> str:
         return f"status {self.process.poll()}, stderr: {self.log.read_text()[-2000:]}"
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            message = self.parse(line)
+            if message is None:
+                continue
             with self._news:
-                self.keep(json.loads(line))
+                self.keep(message)
                 self._news.notify_all()
         with self._news:
             self.is_over = True

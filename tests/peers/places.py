@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import stat
 import subprocess
 import sys
@@ -71,17 +72,18 @@ class Direct(Place):
 
 
 class Caged(Place):
-    def cagewrap(self, verb: str) -> None:
-        """Do something with the cage itself."""
+    def cagewrap(self, *words: str, cwd: Path | None = None) -> str:
+        """Do something with the cage itself: what is said of it."""
         done = subprocess.run(
-            [CAGEWRAP, verb],
-            cwd=self.project,
+            [CAGEWRAP, *words],
+            cwd=cwd or self.project,
             env=os.environ | self.env,
             capture_output=True,
             timeout=TIMEOUT_S,
             check=False,
         )
         assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode()
 
     def processes(self) -> set[int]:
         """All in the cage but its init. A namespace has the same name on both sides."""
@@ -97,6 +99,16 @@ class Caged(Place):
         return done.stdout.decode().strip()
 
 
+def configured(env: dict[str, str], directory: Path, text: str) -> dict[str, str]:
+    """The environment of an owner who has this configuration, and still podman's own."""
+    directory.mkdir()
+    containers = Path(env["XDG_CONFIG_HOME"]) / "containers"
+    if containers.is_dir():
+        shutil.copytree(containers, directory / "containers")
+    (directory / "cagewrap.toml").write_text(text)
+    return env | {"XDG_CONFIG_HOME": str(directory)}
+
+
 def direct(shim: Path, project: Path, env: dict[str, str]) -> Direct:
     return Direct((), write_shim(shim, [CLAUDE]), project, env)
 
@@ -109,14 +121,26 @@ def caged(
     programs: Sequence[Path] = (CLAUDE.parent,),
 ) -> Caged:
     """In a cage that has these programs and reaches one port of this machine's loopback."""
-    prefix = [str(CAGEWRAP), "--image", IMAGE, "--network", "none", "--host-port", str(port)]
-    prefix += [word for program in programs for word in ("--mount", str(program))]
-    prefix += ["--"]
-    return Caged(tuple(prefix), write_shim(shim, [*prefix, CLAUDE]), project, env)
+    flags = ["--image", IMAGE, "--network", "none", "--host-port", str(port)]
+    flags += [word for program in programs for word in ("--mount", str(program))]
+    make_shim(shim, str(CLAUDE), *flags, env=env)
+    return Caged((str(CAGEWRAP), *flags, "--"), shim, project, env)
+
+
+def make_shim(shim: Path, agent: str, *flags: str, env: dict[str, str]) -> Path:
+    """The file that a user makes, by the command for it."""
+    subprocess.run(
+        [CAGEWRAP, "shim", agent, *flags, "-o", shim],
+        env=os.environ | env,
+        cwd="/",
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+    return shim
 
 
 def write_shim(shim: Path, argv: Sequence[str | Path]) -> Path:
-    """The file that a harness is given instead of the agent's program."""
+    """A file that a harness is given instead of a program, by hand: also for more than one word."""
     shim.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, argv))} "$@"\n')
     shim.chmod(shim.stat().st_mode | stat.S_IXUSR)
     return shim

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -46,15 +45,10 @@ LOOK = (
 def env(env: dict[str, str], api: MockApi, tmp_path: Path) -> dict[str, str]:
     """The owner has configured a broker, and his shell has no login for agents."""
     del env["ANTHROPIC_API_KEY"], env["ANTHROPIC_BASE_URL"]
-    config = tmp_path / "config"
-    config.mkdir()
-    containers = Path(env["XDG_CONFIG_HOME"]) / "containers"
-    if containers.is_dir():
-        shutil.copytree(containers, config / "containers")
     key = tmp_path / "codex-key"
     key.write_text(CODEX_KEY)
     key.chmod(0o600)
-    (config / "cagewrap.toml").write_text(f"""
+    text = f"""
 [login]
 mode = "broker"
 [login.claude]
@@ -65,8 +59,8 @@ paths = ["POST /v1/responses", "GET /v1/models"]
 port = {PORT}
 token_file = "{key}"
 env = {{ CODEX_API_KEY = "{{placeholder}}" }}
-""")
-    return env | {"XDG_CONFIG_HOME": str(config)}
+"""
+    return places.configured(env, tmp_path / "config", text)
 
 
 @pytest.fixture

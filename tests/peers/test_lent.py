@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -103,3 +104,17 @@ def test_an_acp_agent_whole(caged: Caged, log: Path) -> None:
             }
         )
         assert agent.expect(id=1)["result"]["protocolVersion"] == 1
+
+
+def test_a_program_that_is_gone_is_gone(caged: Caged, env: dict[str, str]) -> None:
+    """Also where an earlier keeper lent it; what was mounted for it stays in the cage."""
+    link = Path(env["HOME"]) / ".local/bin/opencode"
+    link.unlink()
+    program = link.parent.parent / "opencode"
+    shutil.copy(OPENCODE, program)
+    link.symlink_to(program)
+    look = ("sh", "-c", "command -v opencode; command -v claude")
+    assert caged.run(*look).stdout.count(b"/run/cagewrap/bin/") == 2
+    link.unlink()
+    program.unlink()
+    assert caged.run(*look).stdout == b"/run/cagewrap/bin/claude\n"

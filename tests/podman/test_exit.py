@@ -69,6 +69,12 @@ def test_directory_as_program_is_126(identity_cage: Cage) -> None:
     assert (done.code, done.out) == (126, b"")
 
 
+def test_a_program_of_any_length_is_told_in_lines_that_harnesses_read(cage: Cage) -> None:
+    done = cage.run("x" * 100_000)
+    assert (done.code, done.out) == (126, b"")
+    assert 0 < max(map(len, done.err.splitlines())) < 64 << 10
+
+
 def test_empty_program_is_127(identity_cage: Cage) -> None:
     done = identity_cage.run("")
     assert (done.code, done.out) == (127, b"")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from .cages import Cage, wait_until
 pytestmark = pytest.mark.host_side
 
 SMALL = Path("/mnt/small")
-"""A file system of 64 MiB that a test host has."""
+"""A file system of 64 MiB and 2000 files that a test host has."""
 MIB = 1 << 20
 ME = "".join(
     f"export GIT_{who}_NAME=Agent GIT_{who}_EMAIL=agent@example.com; "
@@ -29,7 +30,7 @@ class Disk:
     """The small one."""
 
     def __init__(self) -> None:
-        self._filler = SMALL / "filler"
+        self._filler, self._many = SMALL / "filler", SMALL / "many"
 
     def fill(self, leave: int = 0) -> None:
         """Leave so many bytes at most."""
@@ -42,9 +43,19 @@ class Disk:
         if leave:
             os.truncate(self._filler, self._filler.stat().st_size - leave)
 
+    def use_up(self, leave: int = 0) -> None:
+        """Leave space, but so many files at most."""
+        self._many.mkdir(exist_ok=True)
+        with contextlib.suppress(OSError):
+            for number in range(10_000):
+                (self._many / str(number)).touch()
+        for number in range(leave):
+            (self._many / str(number)).unlink()
+
     def free(self) -> None:
         """There is space again."""
         self._filler.unlink(missing_ok=True)
+        shutil.rmtree(self._many, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)  # before any cage is made: it is cleared after they are gone
@@ -256,3 +267,71 @@ def test_podmans_storage_full(make_cage: Callable[..., Cage], disk: Disk) -> Non
         owner.check()
     finally:
         cage.cagewrap("rm", "--all", "--force")
+
+
+def says_too_many_files(err: bytes, path: Path) -> bool:
+    return says_full(err, path) and (b"inodes" in err or b"more files can be made" in err)
+
+
+@pytest.mark.parametrize("leave", [0, 3, 8, 15, 30, 60])
+def test_no_more_files_in_the_state_directory(cage: Cage, disk: Disk, leave: int) -> None:
+    """It has space: `df -h` would not say what is wrong."""
+    owner = Owner(on_small(cage, "state"))
+    (SMALL / "state/cagewrap").mkdir(mode=0o700)
+    disk.use_up(leave)
+    done = cage.run("sh", "-c", COMMIT + "second")
+    assert done.code == 0 or says_too_many_files(done.err, SMALL / "state"), done.err
+    assert done.code in (0, STORAGE) or b"df -i" in done.err
+    owner.check()
+    disk.free()
+    cage.text("sh", "-c", COMMIT + "third")
+    assert "third" in owner.subjects()
+    owner.check()
+
+
+def test_no_more_files_for_the_copies_of_settings(cage: Cage, disk: Disk) -> None:
+    """The message goes on with what it had, and says so."""
+    home = cage.place.root / "owner"
+    cage.env |= {"HOME": str(home), "XDG_DATA_HOME": str(Path.home() / ".local/share")}
+    (home / ".claude").mkdir(parents=True)
+    (home / ".claude/CLAUDE.md").write_text("old\n")
+    (home / ".claude/settings.json").write_text('{"model": "old"}\n')
+    on_small(cage, "state")
+    (SMALL / "state/cagewrap").mkdir(mode=0o700)
+    read = ("sh", "-c", "cat ~/.claude/CLAUDE.md; grep -c old ~/.claude/settings.json")
+    assert cage.text(*read) == "old\n1\n"
+    disk.use_up()
+    (home / ".claude/CLAUDE.md").write_text("new\n")
+    (home / ".claude/settings.json").write_text('{"model": "new"}\n')
+    done = cage.run(*read)
+    assert done.code == 0, done.err
+    assert done.out == b"old\n1\n"
+    assert b"could not be brought into the cage" in done.err
+    disk.free()
+    assert cage.run(*read).out == b"new\n0\n"
+
+
+@pytest.mark.parametrize("leave", [0, 1, 2, 4, 7])
+def test_no_more_files_in_the_project(small_project: Owner, disk: Disk, leave: int) -> None:
+    owner, cage = small_project, small_project.cage
+    script = (
+        "echo; read x; git config user.name Agent; git tag v1;"
+        + COMMIT
+        + "second; echo evil >.envrc"
+    )
+    with cage.popen(
+        "sh", "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as agent:
+        assert agent.stdout is not None
+        agent.stdout.readline()
+        disk.use_up(leave)
+        _, err = agent.communicate(b"\n", 60)
+    assert agent.returncode == 0, err
+    assert says_full(err, owner.path / ".git") or owner.subjects() == ["second", "first"], err
+    assert not (owner.path / ".envrc").exists() or "evil" not in (owner.path / ".envrc").read_text()
+    disk.free()
+    cage.text("true")
+    assert owner.subjects() == ["second", "first"]
+    assert owner.git("tag") == "v1\n"
+    assert wait_until((owner.path / ".envrc").exists, 5)
+    owner.check()

@@ -108,8 +108,8 @@ class Owner:
             self.git(*command, check=False)
 
 
-@pytest.fixture
-def owner(cage: Cage) -> Owner:
+def begin(cage: Cage) -> Owner:
+    """An owner with a repository."""
     found = Owner(cage)
     found.git("init", "-q", "-b", "main")
     (cage.project / "a").write_text("a\n")
@@ -118,6 +118,11 @@ def owner(cage: Cage) -> Owner:
     found.git("add", ".")
     found.git("commit", "-q", "-m", "first")
     return found
+
+
+@pytest.fixture
+def owner(cage: Cage) -> Owner:
+    return begin(cage)
 
 
 CONFIG = """

@@ -310,6 +310,24 @@ def test_nothing_is_lost_when_a_cage_ends(repository: Repository, end: str) -> N
     assert cage.cagewrap("rm", "--all", "--force").code == 0  # with the image that recreate made
 
 
+def test_a_session_with_commits_that_cannot_be_carried_is_not_removed(
+    repository: Repository,
+) -> None:
+    cage = repository.cage
+    repository.inside("(sleep 0.3; git commit -q --allow-empty -m late) >/dev/null 2>&1 &")
+    assert wait_until(lambda: "late" in copy_log(repository), 5)
+    lock = repository.path / ".git/refs/heads/main.lock"
+    lock.touch()
+    kill_keepers(cage.names()[0])
+    done = cage.cagewrap("rm")
+    assert done.code == 120, done
+    assert b"is not all in" in done.err
+    assert repository.subjects() == ["first"]
+    lock.unlink()
+    assert cage.cagewrap("rm").code == 0
+    assert repository.subjects() == ["late", "first"]
+
+
 def test_a_cage_for_one_command(repository: Repository) -> None:
     repository.inside("git commit -q --allow-empty -m x", flags=("--rm",))
     assert repository.subjects() == ["x", "first"]

@@ -114,6 +114,20 @@ def test_rm_all_removes_every_session(cage: Cage) -> None:
     assert cage.names() == []
 
 
+def test_rm_of_a_project_that_may_be_gone(cage: Cage) -> None:
+    other = cage.place.root / "other"
+    other.mkdir()
+    for name in ("a", "b"):
+        cage.text("true", flags=("--session", name))
+        cage.text("true", flags=("--session", name), cwd=other)
+    verb(cage, "rm", "a", "--project", str(other))
+    shutil.rmtree(other)
+    verb(cage, "rm", "a", "--project", str(other), code=120)
+    verb(cage, "rm", "--all", "--project", str(other))
+    left = [(one["project"], one["session"]) for one in verb(cage, "ls")["sessions"]]
+    assert left == [(str(cage.project), "a"), (str(cage.project), "b")]
+
+
 def test_rm_shows_files_of_in_cage_users_and_takes_them_back(cage: Cage) -> None:
     make = (
         "mkdir d && touch d/f && chown -R 33:33 d && ln -s /etc/passwd d/link && chown -h 33 d/link"

@@ -1,11 +1,14 @@
 """The reference pages say what the program says."""
 
+import json
+import re
 from pathlib import Path
 
 import click
 import pytest
 
 from cagewrap.cli import VERBS, cagewrap
+from cagewrap.config import read_config
 
 REPO = Path(__file__).resolve().parents[2]
 COMMANDS = (REPO / "docs/reference/commands.md").read_text()
@@ -33,6 +36,8 @@ def test_every_verb_and_option_is_documented(name, command):
 
 @pytest.mark.parametrize(("name", "command"), list(verbs()))
 def test_every_verb_that_answers_speaks_json(name, command):
+    if name in ("completion", "help", "man"):  # a text is what they are asked for
+        return
     commands = command.commands.values() if isinstance(command, click.Group) else [command]
     for one in commands:
         options = {option for parameter in one.params for option in parameter.opts}
@@ -40,8 +45,24 @@ def test_every_verb_that_answers_speaks_json(name, command):
 
 
 def test_every_link_between_pages_leads_somewhere():
-    import re
-
     for page in (*REPO.glob("docs/**/*.md"), *REPO.glob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.relative_to(REPO)}: {target}"
+
+
+def blocks(kind):
+    """What stands in fences of one kind in the page about harnesses."""
+    text = (REPO / "docs/agents-harnesses.md").read_text()
+    return re.findall(rf"^```{kind}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def test_settings_of_harnesses_can_be_read(tmp_path):
+    assert len(blocks("json")) >= 5
+    for text in blocks("json"):
+        json.loads(text)
+    assert len(blocks("toml")) == 2
+    for text in blocks("toml"):
+        file = tmp_path / "cagewrap.toml"
+        file.write_text(text)
+        file.chmod(0o600)
+        assert read_config(str(file))

@@ -147,6 +147,38 @@ def test_commits_of_both_keep_the_hosts_and_save_the_agents(twin: Twin) -> None:
     twin.host("fsck", "--strict")
 
 
+@pytest.mark.parametrize("obstacle", ["a lock", "a file"])
+def test_what_cannot_be_saved_yet_stays_the_agents(twin: Twin, obstacle: str) -> None:
+    twin.commit("host", "theirs")
+    twin.commit("cage", "agents")
+    agents = twin.cage("rev-parse", "main")
+    path = twin.git_dir / "refs/cagewrap/s"
+    if obstacle == "a lock":
+        (path / "heads").mkdir(parents=True)
+        path /= "heads/main.lock"
+    else:
+        path.parent.mkdir(parents=True)
+    path.touch()
+    assert not any("the agent's is" in note for note in twin.carry())
+    assert twin.cage("rev-parse", "main") == agents
+    path.unlink()
+    assert any("the agent's is" in note for note in twin.carry())
+    assert twin.host("rev-parse", "refs/cagewrap/s/heads/main") == agents
+    assert twin.cage("rev-parse", "main") == twin.host("rev-parse", "main")
+
+
+def test_a_commit_on_no_branch_is_saved_when_you_check_out_another(twin: Twin) -> None:
+    twin.host("branch", "other")
+    assert twin.carry() == []
+    twin.cage("checkout", "-q", "--detach")
+    twin.commit("cage", "agents")
+    agents = twin.cage("rev-parse", "HEAD")
+    twin.host("symbolic-ref", "HEAD", "refs/heads/other")
+    assert any("HEAD was changed by you" in note for note in twin.carry())
+    assert agents in twin.host("rev-list", "--all").splitlines(keepends=True)
+    assert twin.cage("symbolic-ref", "HEAD") == "refs/heads/other\n"
+
+
 def test_a_log_is_not_carried_ahead_of_its_ref(twin: Twin) -> None:
     """The agent commits again while its last commit is carried: git writes the log first."""
     twin.commit("cage", "b")

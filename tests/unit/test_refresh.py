@@ -18,6 +18,7 @@ from cagewrap.hostclaude import find_claude, is_claude, is_native
 from cagewrap.loginstore import LoginStore, parse_credentials
 from cagewrap.paths import Paths, paths_from_env
 from cagewrap.refresh import DEAD, DONE, FAILED, NO_LOGIN, Renewal
+from cagewrap.shimfile import shim_text
 
 CLAUDE = """#!{python}
 import json, os, sys, time
@@ -112,6 +113,23 @@ def test_a_new_token_is_taken_and_claude_let_go(machine: Machine) -> None:
     assert "planted" not in json.dumps(env)
     assert env["HOME"].startswith(machine.store.directory)
     assert cwd.startswith(machine.store.directory)
+    assert env["CAGEWRAP_ON_HOST"] == str(machine.root / "claude")
+
+
+def test_a_shim_renews_nothing(machine: Machine) -> None:
+    machine.log_in(-1)
+    path = program(machine.root / "bin/claude", shim_text("/usr/bin/cagewrap", "claude", ()))
+    machine.env["PATH"] = f"{path.parent}:/usr/bin"
+    assert Renewal(machine.paths, machine.env, "").run() == FAILED
+    detail = machine.store.read_status().detail
+    assert detail.endswith(f"({path}: runs cagewrap itself)")
+    real = machine.claude(NEW)
+    path.unlink()
+    machine.env["PATH"] = f"{path.parent}:{machine.root}"
+    program(path, b'#!/bin/sh\nexec /usr/bin/cagewrap -- claude "$@"\n')
+    machine.log_in(-1, "1")  # which has not failed just now
+    assert Renewal(machine.paths, machine.env, "").run() == DONE
+    assert json.loads(machine.log.read_text())[1]["CAGEWRAP_ON_HOST"] == real
 
 
 def test_a_login_that_is_good_is_left_alone(machine: Machine) -> None:

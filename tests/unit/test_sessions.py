@@ -133,40 +133,6 @@ def test_find_takes_project_and_session_but_never_a_cage_for_one_command():
     assert sessions.find_record(records, "/p", "t") is None
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        (["claude", "--resume", "id-1"], "id-1"),
-        (["claude", "--resume=id-2", "-p"], "id-2"),
-        (["claude", "-r", "id-3"], "id-3"),
-        (["claude", "--resume", "--print"], ""),
-        (["claude", "--resume"], ""),
-        (["claude", "-p", "resume"], ""),
-    ],
-)
-def test_resumed_conversation_is_read_from_the_command(words, found):
-    assert sessions.resumed_conversation(words) == found
-
-
-def test_conversation_is_found_in_the_one_home_that_knows_it(paths):
-    put(paths, record("a", session="s"), record("b", session="t"), record("c", project="/q"))
-    for name, conversation in (("a", "id1"), ("b", "id2"), ("a", "both"), ("b", "both")):
-        directory = os.path.join(paths.home_dir(name), ".claude/projects/-p")
-        os.makedirs(directory, exist_ok=True)
-        open(os.path.join(directory, conversation + ".jsonl"), "w").close()
-    records = sessions.list_records(paths)
-
-    def name_of(conversation):
-        found = sessions.find_conversation(paths, records, "/p", conversation)
-        return found.name if found else None
-
-    assert name_of("id1") == "a"
-    assert name_of("id2") == "b"
-    assert name_of("both") is None
-    assert name_of("nowhere") is None
-    assert name_of("../../a/home/.claude/projects/-p/id1") is None
-
-
 def test_select_by_name_session_and_directory():
     records = [
         record("cagewrap-a-1", "/w/a", "one"),

@@ -1,11 +1,11 @@
-"""The shim tells nothing to a keeper of another user."""
+"""The shim tells nothing to a keeper of another user, and its harness no line that is too long."""
 
 import os
 import socket
 
 import pytest
 
-from cagewrap import shim, warm
+from cagewrap import protocol, shim, warm
 from cagewrap.errors import KeeperError
 
 
@@ -23,3 +23,13 @@ def test_keeper_of_our_own_is_talked_to():
     with ours, theirs:
         shim.Shim(ours, warm.Ticket(b"/run/x.sock", [])).send(b"x")
         assert theirs.recv(10) == b"x"
+
+
+def test_no_line_is_longer_than_harnesses_read():
+    long = b"y" * 100_000
+    cut = protocol.cut(b"one\n" + long + b"\n" + long)
+    assert cut.startswith(b"one\nyyy")
+    assert [len(line) for line in cut.split(b"\n")] == [3, 16384, 16384]
+    assert protocol.cut(b"one\n") == b"one\n"
+    many = b"a line\n" * 20_000
+    assert protocol.cut(many) == many

@@ -38,6 +38,21 @@ def test_ticket_comes_back(place):
     assert found.policy == [[b"TERM"], [], [b"a", b""], []]
 
 
+def test_variables_of_two_harnesses_stay_known(place, monkeypatch):
+    for name in ("ONE", "TWO"):
+        monkeypatch.setenv(name, "a")
+        write(place, [name.encode()], flags=[b"--session-env", name.encode()])
+    write(place, [], flags=[])
+    for name in ("ONE", "TWO"):
+        flags = [b"--session-env", name.encode()]
+        write(place, [name.encode()], flags=flags)
+        write(place, [], flags=[])
+        assert read(flags=flags) is not None
+        assert read(flags=[]) is not None
+        monkeypatch.setenv(name, "b")
+        assert read(flags=flags) is None
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

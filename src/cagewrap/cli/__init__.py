@@ -12,18 +12,22 @@ from cagewrap.report import envelope
 
 # verb -> (module below cagewrap.cli, attribute)
 VERBS = {
+    "completion": ("completion", "completion"),
     "config": ("config", "config"),
     "doctor": ("doctor", "doctor"),
     "gc": ("sessions", "gc"),
+    "help": ("help", "help_"),
     "image": ("image", "image"),
     "login": ("login", "login"),
     "logout": ("login", "logout"),
     "logs": ("sessions", "logs"),
     "ls": ("ls", "ls"),
+    "man": ("man", "man"),
     "port": ("sessions", "port"),
     "recreate": ("sessions", "recreate"),
     "review": ("review", "review"),
     "rm": ("sessions", "rm"),
+    "shim": ("shim", "shim"),
     "shell": ("sessions", "shell"),
     "stop": ("sessions", "stop"),
     "take-back": ("sessions", "take_back"),

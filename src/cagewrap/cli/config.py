@@ -14,6 +14,7 @@ from cagewrap.flags import SETTINGS, FlagValues
 from cagewrap.model import EnvPolicy, Mount, PortForward, Settings
 from cagewrap.paths import paths_from_env
 from cagewrap.project import caller_cwd, find_project
+from cagewrap.report import envelope
 from cagewrap.values import NEVER, expand_home
 
 HIDDEN = "(not shown)"
@@ -28,7 +29,7 @@ def config(*, project: str, as_json: bool, only_path: bool) -> None:
     env = dict(os.environ)
     paths = paths_from_env(env, os.getuid())
     if only_path:
-        click.echo(json.dumps({"path": paths.config_file}) if as_json else paths.config_file)
+        click.echo(envelope(None, path=paths.config_file) if as_json else paths.config_file)
         return
     found = read_config(paths.config_file)
     here = caller_cwd(env)
@@ -42,8 +43,7 @@ def config(*, project: str, as_json: bool, only_path: bool) -> None:
         for row in SETTINGS
     ]
     if as_json:
-        document = {"path": found.path, "found": found.found, "settings": rows}
-        click.echo(json.dumps(document, indent=2))
+        click.echo(envelope(None, path=found.path, found=found.found, settings=rows))
         return
     click.echo(f"# {found.path}" + ("" if found.found else " (no such file: defaults)"))
     for one in rows:

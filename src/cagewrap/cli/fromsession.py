@@ -8,13 +8,14 @@ import click
 
 from cagewrap import fromsession
 from cagewrap import sessions as store
+from cagewrap.cli.completing import session_words
 from cagewrap.manage import Sessions
 from cagewrap.paths import paths_from_env
 from cagewrap.report import envelope
 
 
 @click.command("from-session")
-@click.argument("session", required=False, default="")
+@click.argument("session", required=False, default="", shell_complete=session_words)
 @click.argument("tag", required=False, default="")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object on stdout.")
 def from_session(*, session: str, tag: str, as_json: bool) -> None:

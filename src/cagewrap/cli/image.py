@@ -166,7 +166,7 @@ def remove(*, names: tuple[str, ...], as_json: bool) -> None:
         for name in names:
             images.remove(name)
             places.forget(name)
-            done.append({"what": "removed", "name": name})
+            done.append({"what": "removed", "name": name, "detail": ""})
     except CagewrapError as error:
         failure = error
     for one in () if as_json else done:

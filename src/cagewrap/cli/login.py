@@ -70,8 +70,10 @@ def _log_in(*, as_json: bool) -> None:
     plan = make_plan([])[0]
     claude = logins.host_claude(plan)
     if not claude:
+        ours = logins.passed_over(plan)
         raise LoginError(
-            "There is no claude on this machine, and a login is renewed by it every few hours.",
+            f"There is no claude on this machine{ours}, and a login is renewed by it every few "
+            "hours.",
             "claude setup-token elsewhere, then cagewrap login --token",
         )
     with logins.login_cage(plan, claude) as (cage, command, directory):

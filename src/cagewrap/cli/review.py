@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from cagewrap import sessions
+from cagewrap.cli.completing import session_words
 from cagewrap.errors import CagewrapError, SessionError, UsageError
 from cagewrap.held import Held, Provider, find, printable
 from cagewrap.paths import paths_from_env
@@ -16,7 +17,7 @@ from cagewrap.review import pending, providers
 
 
 @click.command()
-@click.argument("session", required=False, default="")
+@click.argument("session", required=False, default="", shell_complete=session_words)
 @click.option("--accept", "accepted", multiple=True, metavar="PATH", help="Hand this over.")
 @click.option("--accept-all", is_flag=True, help="Hand everything over that was shown.")
 @click.option("--drop", "dropped", multiple=True, metavar="PATH", help="Throw this away.")

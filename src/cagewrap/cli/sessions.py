@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from cagewrap import sessions as store
+from cagewrap.cli.completing import session_words
 from cagewrap.errors import CagewrapError, UsageError
 from cagewrap.manage import Done, Sessions, run_on
 from cagewrap.paths import paths_from_env
@@ -17,7 +18,7 @@ from cagewrap.sessions import Record
 
 _SHOWN = 20
 _JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object on stdout.")
-_SESSION = click.argument("session", required=False, default="")
+_SESSION = click.argument("session", required=False, default="", shell_complete=session_words)
 _SHELL = "command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l"
 
 
@@ -51,16 +52,23 @@ def _report(done: Sequence[Done], *, as_json: bool, failure: CagewrapError | Non
     _show(as_json=as_json, failure=failure, done=[asdict(one) for one in done])
 
 
-def _chosen(open_sessions: Sessions, names: Sequence[str], *, everything: bool) -> list[Record]:
+def _chosen(
+    open_sessions: Sessions, names: Sequence[str], *, everything: bool, project: str = ""
+) -> list[Record]:
     if everything and names:
         raise UsageError("--all and a session's name exclude each other.", "leave one out")
+    records = store.list_records(open_sessions.paths)
+    cwd = _cwd()
+    if project:
+        cwd = os.path.realpath(os.path.expanduser(project))
+        records = [record for record in records if record.project == cwd]
     if everything:
-        return store.list_records(open_sessions.paths)
-    return [open_sessions.find(name, _cwd()) for name in (names or [""])]
+        return records
+    return [store.select(records, name, cwd) for name in (names or [""])]
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[SESSION]...")
+@click.argument("names", nargs=-1, metavar="[SESSION]...", shell_complete=session_words)
 @click.option("--all", "everything", is_flag=True, help="Every session.")
 @_JSON
 def stop(*, names: tuple[str, ...], everything: bool, as_json: bool) -> None:
@@ -71,29 +79,37 @@ def stop(*, names: tuple[str, ...], everything: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[SESSION]...")
+@click.argument("names", nargs=-1, metavar="[SESSION]...", shell_complete=session_words)
 @click.option("--all", "everything", is_flag=True, help="Every session.")
+@click.option("--project", metavar="DIR", default="", help="Only sessions of this project.")
 @click.option("--force", is_flag=True, help="Also while an agent is at work.")
 @click.option("--take-back", "takes_back", is_flag=True, help="Make files of in-cage users yours.")
 @_JSON
 def rm(
-    *, names: tuple[str, ...], everything: bool, force: bool, takes_back: bool, as_json: bool
+    *,
+    names: tuple[str, ...],
+    everything: bool,
+    project: str,
+    force: bool,
+    takes_back: bool,
+    as_json: bool,
 ) -> None:
     """Delete sessions with all they had: container, what was installed, private HOME, logs.
 
-    The project stays. Files in it that belong to users of the cage other than its root are shown.
+    The project stays, and may be gone already. Files in it that belong to users of the cage other
+    than its root are shown.
     """
     opened = open_sessions()
-    records = _chosen(opened, names, everything=everything)
+    records = _chosen(opened, names, everything=everything, project=project)
     done, failure = run_on(records, lambda record: opened.remove(record, force=force))
     removed = {one.name for one in done}
     foreign: list[str] = []
-    for project in sorted({record.project for record in records if record.name in removed}):
+    for path in sorted({record.project for record in records if record.name in removed}):
         try:
             if takes_back:
-                done = (*done, opened.take_back(project))
+                done = (*done, opened.take_back(path))
             else:
-                foreign += opened.foreign_files(project)
+                foreign += opened.foreign_files(path)
         except CagewrapError as error:
             failure = failure or error
     if not as_json:
@@ -184,7 +200,7 @@ def _is_port(text: str) -> bool:
 
 
 @click.command()
-@click.argument("session")
+@click.argument("session", shell_complete=session_words)
 @click.argument("port", metavar="PORT|HOST:CAGE")
 @_JSON
 def port(*, session: str, port: str, as_json: bool) -> None:
@@ -194,7 +210,7 @@ def port(*, session: str, port: str, as_json: bool) -> None:
     if not (_is_port(host) and _is_port(cage)):
         raise UsageError(f"{port!r} is not a port (1-65535) or HOST:CAGE.", "cagewrap port . 3000")
     opened = open_sessions()
-    record = opened.find("" if session == "." else session, _cwd())
+    record = opened.find(session, _cwd())
     _report((opened.open_port(record, int(host), int(cage)),), as_json=as_json)
 
 
@@ -206,7 +222,7 @@ def shell(*, session: str, command: tuple[str, ...]) -> None:
     from cagewrap.wrap import wrap_in
 
     opened = open_sessions()
-    record = opened.find("" if session == "." else session, _cwd())
+    record = opened.find(session, _cwd())
     words = list(command) or ["/bin/sh", "-c", _SHELL]
     if not (_cwd() + "/").startswith(record.project.rstrip("/") + "/"):
         os.chdir(record.project)

@@ -103,14 +103,14 @@ class Dialer:
                 far.conn.start_next_cycle()
                 far.is_used = True
                 return far
-            far.link.close()
+            far.link.abort()
         return await self.dial()
 
     def give(self, far: Far) -> None:
         """Keep a connection for the next request, or let go of it."""
         for old in [one for one in self._idle if _now() - one.idle_since >= IDLE_S]:
             self._idle.remove(old)
-            old.link.close()
+            old.link.abort()
         if far.is_done and far.link.is_quiet and len(self._idle) < _MOST_IDLE:
             far.idle_since = _now()
             self._idle.append(far)

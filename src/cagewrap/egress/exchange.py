@@ -63,6 +63,9 @@ class Near:
             await self._link.finish(_LINGER_S)
         except (NearError, FarError, OSError):
             self._link.abort()
+        except asyncio.CancelledError:  # what is not sent yet could wait for ever
+            self._link.abort()
+            raise
         finally:
             self._link.close()
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 
+from cagewrap.gitsync.carryhead import read_head
 from cagewrap.gitsync.context import Context, Place
 from cagewrap.gitsync.deletions import LOG_BYTES, keep_vanished, save_deleted, save_stashes
 from cagewrap.gitsync.merge import Changes, merge
 from cagewrap.gitsync.names import (
-    VALUE_BYTES,
     is_carried_to_cage,
     is_carried_to_host,
     is_ref_name,
-    parse_value,
 )
 from cagewrap.gitsync.refs import (
     Refs,
@@ -22,7 +21,7 @@ from cagewrap.gitsync.refs import (
     in_the_way,
     read_refs,
 )
-from cagewrap.gitsync.side import BusyError, Side
+from cagewrap.gitsync.side import Side
 
 _LOG_TAIL = 200
 _LOG = re.compile(
@@ -39,8 +38,8 @@ def carry_refs(place: Place, context: Context) -> tuple[Refs, Refs] | None:
     try:
         host = read_refs(place.host, context.oid_length)
         cage = read_refs(place.cage, context.oid_length)
-    except (TooManyError, OSError) as error:
-        context.state(f"git refs are not carried: {str(error) or 'there are too many'}")
+    except (TooManyError, OSError) as why:
+        context.state(f"git refs are not carried: {str(why) or 'there are too many'}")
         return None
     base = place.base.setdefault("refs", {})
     changes = merge(
@@ -53,24 +52,28 @@ def carry_refs(place: Place, context: Context) -> tuple[Refs, Refs] | None:
     _keep_what_is_hidden(changes.to_host, cage)
     _keep_what_is_hidden(changes.to_cage, host)
     keep_vanished(place, changes, cage, context, is_broken=_is_packed_lost(place))
-    _save_conflicts(changes, host, context)
+    error = place.bring() if changes.to_host or changes.conflicts else None
+    _save_conflicts(place, changes, host, context, error)
     _refuse_collisions(changes, host, context)
-    if changes.to_host:
-        _refuse_missing(changes, host, place, context, place.bring())
+    _refuse_missing(changes.to_host, host, place, context, error)
     save_deleted(place, changes, host, context)
     failed = change_refs(place.host, host, changes.to_host, context.oid_length)
     failed |= change_refs(place.cage, cage, changes.to_cage, context.oid_length)
     _remember(base, host, cage, changes, failed)
+    _tell_failed(failed, context)
+    if changes.to_host or changes.to_cage:
+        context.has_written = True
+        _carry_logs(place, changes, failed, context)
+    return host, cage
+
+
+def _tell_failed(failed: dict[str, str], context: Context) -> None:
     for name, why in failed.items():
         context.is_busy |= why in ("busy", "changed", "full")
         context.is_full |= why == "full"
         if why not in ("busy", "changed"):
             text = "no space is left" if why == "full" else why
             context.state(f"the git ref {name} was not carried: {text}")
-    if changes.to_host or changes.to_cage:
-        context.has_written = True
-        _carry_logs(place, changes, failed, context)
-    return host, cage
 
 
 def _is_packed_lost(place: Place) -> bool:
@@ -88,21 +91,40 @@ def _keep_what_is_hidden(changes: dict[str, str | None], refs: Refs) -> None:
             del changes[name]
 
 
-def _save_conflicts(changes: Changes[str], host: Refs, context: Context) -> None:
-    """Keep what the cage had under another name, on both sides."""
+def _save_conflicts(
+    place: Place, changes: Changes[str], host: Refs, context: Context, error: OSError | None
+) -> None:
+    """Keep what the cage had under another name, on both sides. Where the host cannot have it, the
+    cage keeps what it has, until another run."""
+    saved: dict[str, str] = {}
+    wanted: dict[str, str | None] = {}
     for name, (_, value) in changes.conflicts.items():
         if value is None or value.startswith("ref:"):
             continue
-        saved = f"refs/cagewrap/{context.session}/{name.removeprefix('refs/')}"
-        if host.values.get(saved, value) != value or in_the_way(saved, host.values):
-            saved = f"refs/cagewrap/{context.session}-{value[:8]}/{name.removeprefix('refs/')}"
-        if not is_ref_name(saved):
+        saved[name] = _name_of_saved(name, value, host, context)
+        if is_ref_name(saved[name]):
+            wanted[saved[name]] = value
+    _refuse_missing(wanted, host, place, context, error)
+    failed = change_refs(place.host, host, wanted, context.oid_length)
+    _tell_failed(failed, context)
+    _apply(host, wanted, failed)
+    for name, new in saved.items():
+        if new in failed or new not in wanted:
+            changes.to_cage.pop(name, None)
             continue
-        changes.to_host[saved] = value
-        changes.to_cage[saved] = value
+        changes.to_cage[new] = wanted[new]
+        context.has_written = True
         context.note(
-            f"{name} was changed by you and by the agent: yours stays, the agent's is {saved}"
+            f"{name} was changed by you and by the agent: yours stays, the agent's is {new}"
         )
+
+
+def _name_of_saved(name: str, value: str, host: Refs, context: Context) -> str:
+    rest = name.removeprefix("refs/")
+    saved = f"refs/cagewrap/{context.session}/{rest}"
+    if host.values.get(saved, value) != value or in_the_way(saved, host.values):
+        saved = f"refs/cagewrap/{context.session}-{value[:8]}/{rest}"
+    return saved
 
 
 def _refuse_collisions(changes: Changes[str], host: Refs, context: Context) -> None:
@@ -117,19 +139,23 @@ def _refuse_collisions(changes: Changes[str], host: Refs, context: Context) -> N
 
 
 def _refuse_missing(
-    changes: Changes[str], host: Refs, place: Place, context: Context, error: OSError | None
+    to_host: dict[str, str | None],
+    host: Refs,
+    place: Place,
+    context: Context,
+    error: OSError | None,
 ) -> None:
     """A ref to an object that is not there, or to one that leads to such, would break the host's
     git. error: why objects could not be brought."""
     known = set(host.values.values())
-    for name, value in list(changes.to_host.items()):
+    for name, value in list(to_host.items()):
         if value is None or value in known or value.startswith("ref:"):
             continue
         if error:
-            del changes.to_host[name]
+            del to_host[name]
             context.state(f"the git ref {name} was not carried: {context.failed(error)}")
         elif not place.has_object(value):
-            del changes.to_host[name]
+            del to_host[name]
             context.state(f"the git ref {name} was not carried: its object {value} is missing")
 
 
@@ -236,68 +262,6 @@ def _until(log: bytes, oid: bytes) -> bytes:
     return b""
 
 
-def carry_head(place: Place, context: Context) -> None:
-    """Carry which branch is checked out."""
-    host = _read_head(place.host, context)
-    cage = _read_head(place.cage, context)
-    base = place.base.get("head", "")
-    if host is None or host == cage:
-        if host:
-            place.base["head"] = host
-        return
-    is_cages = host == base and place.leads and _is_head(cage)
-    target, was, value = (place.host, host, str(cage)) if is_cages else (place.cage, cage, host)
-    if is_cages and not value.startswith("ref:"):
-        why = _missing(place, value, context)
-        if why:
-            context.state(f"HEAD was not carried: {why}")
-            return
-    if not is_cages and host == base and place.leads:
-        return  # what the cage has is no HEAD: the agent's affair
-    if not is_cages and cage != base and place.leads and cage:
-        context.note(f"HEAD was changed by you and by the agent: yours stays ({host})")
-    try:
-        _write_head(target, was, value, context)
-    except BusyError:
-        context.is_busy = True
-    except OSError as error:
-        context.state(f"HEAD was not carried: {context.failed(error)}")
-    else:
-        context.has_written = True
-        place.base["head"] = value
-
-
-def _is_head(value: str | None) -> bool:
-    """Whether it is a commit or a branch."""
-    if value is None:
-        return False
-    return value.startswith("ref: refs/heads/") or not value.startswith("ref:")
-
-
-def _write_head(side: Side, was: str | None, value: str, context: Context) -> None:
-    """Raises BusyError when it is another one by now, OSError."""
-    with side.locked("HEAD") as lock:
-        if _read_head(side, context) != was:
-            raise BusyError
-        lock.write((value + "\n").encode("utf-8", "surrogateescape"))
-
-
-def _missing(place: Place, oid: str, context: Context) -> str:
-    """Bring the agent's objects; why the host has not got that one now."""
-    error = place.bring()
-    if error:
-        return context.failed(error)
-    return "" if place.has_object(oid) else f"its object {oid} is missing"
-
-
-def _read_head(side: Side, context: Context) -> str | None:
-    try:
-        content = side.read("HEAD", VALUE_BYTES)
-    except OSError:
-        return None
-    return parse_value(content, context.oid_length) if content is not None else None
-
-
 def carry_logs(place: Place, context: Context) -> None:
     """Carry the new lines of HEAD's log, and all of the stash's, whose list is its log."""
     known = place.base.setdefault("logs", {})
@@ -334,7 +298,7 @@ def _carry_grown(place: Place, path: str, was: list[int], now: list[int], contex
 
 def _head_oid(place: Place, context: Context) -> str:
     """What the host's HEAD leads to; "" if that is not known."""
-    head = _read_head(place.host, context) or ""
+    head = read_head(place.host, context) or ""
     name = head.removeprefix("ref: ")
     if name == head:
         return head

@@ -49,10 +49,19 @@ def has_gitlinks(content: bytes) -> bool:
 
 
 def gitlinks(content: bytes, oid_bytes: int) -> set[bytes]:
-    """The paths of submodules. Raises IndexRefusedError."""
+    """The paths of submodules; of a split index, those in this part. Raises IndexRefusedError."""
     if not has_gitlinks(content):
         return set()
-    return {e.path for e in entries(content, oid_bytes) if _is_gitlink(content, e)}
+    found = entries(content, oid_bytes, is_split=True)
+    return {e.path for e in found if e.path and _is_gitlink(content, e)}
+
+
+def shared_part(content: bytes, oid_bytes: int) -> str:
+    """The name of the file with the rest of a split index, "" if it is none. It may be wrong in
+    a text that has the word in it: there is no such file then."""
+    at = content.rfind(b"link")
+    oid = content[at + 8 : at + 8 + oid_bytes]
+    return f"sharedindex.{oid.hex()}" if at >= 0 and any(oid) else ""
 
 
 def digest(content: bytes, oid_bytes: int) -> str:
@@ -176,8 +185,11 @@ def _sealed(body: bytes, oid_bytes: int) -> bytes:
     return body + kind(body).digest()
 
 
-def entries(content: bytes, oid_bytes: int) -> Iterator[Entry]:  # noqa: C901 - one loop, for speed
-    """Every entry. Raises IndexRefusedError."""
+def entries(  # noqa: C901 - one loop, for speed
+    content: bytes, oid_bytes: int, *, is_split: bool = False
+) -> Iterator[Entry]:
+    """Every entry. is_split: some have no path, since they take the place of one in the shared
+    part. Raises IndexRefusedError."""
     try:
         magic, version, count = _HEADER.unpack_from(content)
     except struct.error as error:
@@ -212,7 +224,7 @@ def entries(content: bytes, oid_bytes: int) -> Iterator[Entry]:  # noqa: C901 - 
         else:
             end = at + ((nul - at + 8) & ~7)
         stage = flags & _STAGE
-        if number and (path, stage) <= (previous, previous_stage):
+        if number and not is_split and (path, stage) <= (previous, previous_stage):
             raise IndexRefusedError("its entries are not in order")
         yield make((at, end, flags, path))
         at, previous, previous_stage = end, path, stage

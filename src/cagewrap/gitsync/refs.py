@@ -45,24 +45,33 @@ class TooManyError(Exception):
 def read_refs(side: Side, oid_length: int) -> Refs:
     """Every ref. Raises OSError when packed-refs cannot be read, TooManyError."""
     found = Refs()
-    found.values = parse_packed(side.read("packed-refs", PACKED_BYTES) or b"", oid_length)
     _read_below(side.fd, "refs", "refs", found, oid_length)
+    _add_those_packed(found, side.read("packed-refs", PACKED_BYTES) or b"", oid_length)
     return found
+
+
+def _add_those_packed(found: Refs, packed: bytes, oid_length: int) -> None:
+    """After those with a file of their own: git packs a ref before it removes its file."""
+    values = parse_packed(packed, oid_length)
+    for name in found.bad:
+        values.pop(name, None)
+    found.values = values | found.values
 
 
 def read_refs_below(side: Side, path: str, oid_length: int) -> Refs:
     """Those below `refs/…` alone, without reading all others."""
     found = Refs()
+    try:
+        fd = beneath.open_dir(side.fd, path.split("/"))
+    except OSError:
+        fd = -1
+    if fd >= 0:
+        _read_loose(fd, path, found, oid_length)
     prefix = f" {path}/".encode("utf-8", "surrogateescape")
     packed = side.read("packed-refs", PACKED_BYTES) or b""
     if prefix in packed:
         lines = [line for line in packed.split(b"\n") if prefix in line]
-        found.values = parse_packed(b"\n".join(lines), oid_length)
-    try:
-        fd = beneath.open_dir(side.fd, path.split("/"))
-    except OSError:
-        return found
-    _read_loose(fd, path, found, oid_length)
+        _add_those_packed(found, b"\n".join(lines), oid_length)
     return found
 
 
@@ -122,7 +131,6 @@ def _read_one(fd: int, name: str, whole: str, found: Refs, oid_length: int) -> N
         value = None
     if value is None:
         found.bad.append(whole)
-        found.values.pop(whole, None)
     else:
         found.values[whole] = value
         found.loose.add(whole)

@@ -123,9 +123,13 @@ class Side:
 
     @contextmanager
     def locked(self, path: str) -> Iterator[Lock]:
-        """Hold git's lock of a file (`PATH.lock`, made exclusively). Raises BusyError."""
+        """Hold git's lock of a file (`PATH.lock`, made exclusively). Raises BusyError, also when
+        git removes the directory, which was empty, at this moment."""
         with self.parent(path, make=True) as (fd, name):
-            lock = self._take(fd, name)
+            try:
+                lock = self._take(fd, name)
+            except FileNotFoundError as error:
+                raise BusyError(errno.EBUSY, f"the directory of {path} is gone") from error
             try:
                 yield lock
             finally:

@@ -10,7 +10,8 @@ from typing import Any
 from cagewrap import beneath
 from cagewrap.gitsync.carryconfig import carry_config, has_files_of_refs, oid_length_of
 from cagewrap.gitsync.carryfiles import carry_index, carry_mirrored, carry_state_files
-from cagewrap.gitsync.carryrefs import carry_head, carry_logs, carry_refs
+from cagewrap.gitsync.carryhead import carry_head
+from cagewrap.gitsync.carryrefs import carry_logs, carry_refs
 from cagewrap.gitsync.context import Context, Place
 from cagewrap.gitsync.fill import copy_file, empty, fill
 from cagewrap.gitsync.firstrefs import fill_refs
@@ -43,8 +44,8 @@ class Outcome:
     """How a run went. notes, states: see Context.
 
     paths, stamps: what to look at to see whether another one is needed. is_at_rest: nothing was
-    left to carry. is_settled: and a change from here on is seen in the stamps. is_full: a disk
-    has no space left.
+    left to carry. is_settled: and a change from here on is seen in the stamps. is_busy: somebody
+    was at work on what was to be carried. is_full: a disk has no space left.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Outcome:
         *,
         is_at_rest: bool = False,
         is_settled: bool = False,
+        is_busy: bool = False,
         is_full: bool = False,
     ) -> None:
         """Empty, unless it is said."""
@@ -65,6 +67,7 @@ class Outcome:
         self.stamps: list[Stamp | None] = [] if stamps is None else stamps
         self.is_at_rest = is_at_rest
         self.is_settled = is_settled
+        self.is_busy = is_busy
         self.is_full = is_full
 
 
@@ -83,7 +86,7 @@ def carry(pair: Pair, index_pack: IndexPack, *, may_refill: bool = False) -> Out
             context = run.carry()
             outcome.notes += [note for note in context.notes if note not in outcome.notes]
             outcome.states = context.states
-            outcome.is_full = context.is_full
+            outcome.is_busy, outcome.is_full = context.is_busy, context.is_full
             outcome.paths, outcome.stamps = run.paths, run.stamps
             is_moving = context.is_busy or context.has_written or context.is_refillable
             outcome.is_at_rest = not is_moving

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 
-from cagewrap import proc
+from cagewrap import proc, protocol
 from cagewrap.ahead import self_command
 from cagewrap.errors import CagewrapError, ImageMissingError
 from cagewrap.image import progress
@@ -122,7 +122,7 @@ def _error(event: progress.Event) -> CagewrapError:
 
 def _write(text: str) -> None:
     with contextlib.suppress(OSError):
-        os.write(2, text.encode(errors="backslashreplace"))
+        os.write(2, protocol.cut(text.encode(errors="backslashreplace")))
 
 
 def main() -> int:

@@ -22,6 +22,9 @@ Show = Callable[[Event], None]
 
 _STILL_S = 15.0
 """How often a harness is told that a build goes on."""
+_TEXT = 600
+"""The characters of a text that a harness is told: escaped, two of them fit into one line of
+`protocol.LINE_BYTES`."""
 
 
 class Progress:
@@ -148,7 +151,8 @@ def for_harness(write: Callable[[str], None]) -> Show:
                 return
             event = {"event": "still", "elapsed_s": event["elapsed_s"]}
         last = time.monotonic()
-        write(json.dumps({"cagewrap": "image", **event}) + "\n")
+        short = {k: v[:_TEXT] if isinstance(v, str) else v for k, v in event.items()}
+        write(json.dumps({"cagewrap": "image", **short}) + "\n")
 
     return show
 

@@ -45,6 +45,9 @@ class Care:
         """What is to be seen now in the places of what `prepare` returned; nothing at all if it
         could not be mounted. Before any message; raises nothing."""
 
+    def can_ask(self, ask: Callable[[], None]) -> None:
+        """Called once the container runs: `ask` has `astray` asked at once."""
+
     def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:  # noqa: ARG002
         """A message is about to start: call `ready`, now or later. Raises CagewrapError to refuse
         it (only now; later, `ready` is not called and the message ends with its shim)."""

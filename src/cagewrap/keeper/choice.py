@@ -13,9 +13,9 @@ from cagewrap.errors import AgentNotFoundError, CagewrapError, MountRefusedError
 from cagewrap.keeper.cageroot import CageRoot
 from cagewrap.keeper.merged import owners_places
 from cagewrap.keeper.request import Request
+from cagewrap.ourselves import is_ours
 from cagewrap.paths import Paths
 from cagewrap.programs import AGENTS, FOR_PEOPLE, Finder, Program, candidates
-from cagewrap.sessions import Record, WrittenByCages
 from cagewrap.waypoints import leads_through
 
 _Stamp = tuple[str, stamps.Stamp]
@@ -24,21 +24,26 @@ _Key = tuple[str, str, str, str]
 
 
 class Chooser:
-    """Of one session. What was found is looked for again only when it may be another one."""
+    """Of one owner, for an image. What was found is looked for again only when it may be another
+    one."""
 
     def __init__(
         self,
-        record: Record,
+        home: str,
+        image: str,
         paths: Paths,
+        written: Callable[[], set[str]],
         is_loan: Callable[[str], bool],
         log: Callable[[str], None],
     ) -> None:
-        """is_loan: whether what the cage has at a path was lent. Looks at nothing yet."""
-        self._record = record
+        """written: where agents can write, the same object while it is the same. is_loan: whether
+        what the cage has at a path was lent. Looks at nothing yet."""
+        self._home = home
+        self._image = image
         self._paths = paths
         self._is_loan = is_loan
         self._log = log
-        self._written = WrittenByCages(paths)
+        self._written = written
         self._known: dict[_Key, tuple[tuple[_Stamp, ...], Program | None, list[str]]] = {}
         self._judged_by: set[str] = set()
         self._safe_paths: tuple[set[str], dict[str, str]] = (set(), {})
@@ -72,7 +77,16 @@ class Chooser:
         found, notes = self._look_again(key)
         if found is None and "/" not in given and not self._may_lack(choice, given, root, inside):
             raise self._not_found(name, choice, notes)
+        if found is None and "/" in given and is_ours(given):
+            raise AgentNotFoundError(
+                f"{given} is no agent: it runs cagewrap itself, and is not in the cage.",
+                "name the agent: cagewrap -- claude",
+            )
         return found
+
+    def find_named(self, name: str, choice: str, caller_path: str, home: str) -> Program | None:
+        """This machine's program of a name, whatever cage it may be for."""
+        return self._look((name, choice, caller_path, home))[0]
 
     def _look_again(self, key: _Key) -> tuple[Program | None, list[str]]:
         """What is found, which is looked for anew only when it may be another one now."""
@@ -126,7 +140,7 @@ class Chooser:
             what = f"{name} is not on this machine, where [agents.{name}] wants it from{why}."
             return AgentNotFoundError(what, f'install it here, or say program = "image" in {file}')
         return AgentNotFoundError(
-            f"{name} is neither on this machine nor in the image {self._record.image}{why}.",
+            f"{name} is neither on this machine nor in the image {self._image}{why}.",
             f'install it here, or name it in {file}: [agents.{name}] program = "PATH"',
         )
 
@@ -150,7 +164,7 @@ class Chooser:
                 return f"{path} lies where an agent can write"
             if protected.lies_in(one, path):
                 return f"{one}, where an agent can write, lies in {path}"
-        places = owners_places(self._record.home, self._paths)
+        places = owners_places(self._home, self._paths)
         try:
             protected.refuse_protected(path, path, places, readonly=True)
         except MountRefusedError as error:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cagewrap import beneath, sessions
+from cagewrap import beneath, claudeplugins, sessions
 from cagewrap.claudefiles import (
     STATE_FILE,
     as_object,
@@ -73,6 +73,8 @@ class ClaudeHome(Care):
         self._wanted = as_object(kept.get("state"))
         self._found: tuple[str, float, dict[str, Original]] = ("", 0.0, {})
         self._plugins: tuple[object, dict[str, Original]] = (None, {})
+        self._marketplaces: dict[str, str] = {}
+        self._marketplaces_stamp: object = None
         self._host_state: dict[str, Any] = {}
         self._host_state_stamp: object = None
         self._host_state_at = float("-inf")
@@ -118,7 +120,15 @@ class ClaudeHome(Care):
     def _bring(self, config_dir: str, *, is_brokered: bool) -> None:
         home = os.path.realpath(self._record.home)
         originals = self._find(config_dir, home)
-        self._copies.bring(originals, lambda name, data: _relocated(config_dir, home, name, data))
+        inside = os.path.join(home, ".claude")
+
+        def relocated(name: str, data: bytes) -> bytes:
+            if name == f".claude/plugins/{claudeplugins.KNOWN}" and self._marketplaces:
+                above = os.path.join(inside, "plugins/marketplaces")
+                data = claudeplugins.with_copies(data, self._marketplaces, above)
+            return _relocated(config_dir, inside, name, data)
+
+        self._copies.bring(originals, relocated)
         is_changed = self._bring_settings(config_dir, is_brokered=is_brokered)
         if is_changed or self._copies.is_changed:
             self._save()
@@ -134,6 +144,7 @@ class ClaudeHome(Care):
         cwds = tuple(self._cwds)
         found |= memory_originals(finder, config_dir, cwds, self._host_state, self._is_our_slug)
         found |= self._find_plugins(finder, config_dir)
+        found |= self._find_marketplaces(finder, config_dir)
         self._copies.notes += finder.notes
         self._found = (config_dir, now, found)
         return found
@@ -151,6 +162,24 @@ class ClaudeHome(Care):
             finder.notes += wide.notes
             self._plugins = (now, found)
         return self._plugins[1]
+
+    def _find_marketplaces(self, finder: Finder, config_dir: str) -> dict[str, Original]:
+        """What Claude reads of the owner's directories that are not in the cage."""
+        top = os.path.join(config_dir, "plugins")
+        now = stamp(os.path.join(top, claudeplugins.KNOWN))
+        if now != self._marketplaces_stamp:
+            self._marketplaces_stamp = now
+            self._marketplaces = claudeplugins.local_marketplaces(
+                top, lambda path: self._may_read(path) and not is_shown(path, self._record)
+            )
+        found: dict[str, Original] = {}
+        for name, directory in self._marketplaces.items():
+            inside = f".claude/plugins/marketplaces/{name}"
+            for part in claudeplugins.wanted_parts(top, name, directory):
+                found |= finder.find(
+                    os.path.join(directory, part), os.path.join(inside, part).rstrip("/")
+                )
+        return found
 
     def _bring_settings(self, config_dir: str, *, is_brokered: bool) -> bool:
         """Bring settings.json; whether anything had changed."""
@@ -227,13 +256,12 @@ class ClaudeHome(Care):
             tell(text)
 
 
-def _relocated(config_dir: str, home: str, name: str, data: bytes) -> bytes:
+def _relocated(config_dir: str, inside: str, name: str, data: bytes) -> bytes:
     """Plugins are listed with their paths, which may begin otherwise in the cage."""
     if name in (
         ".claude/plugins/installed_plugins.json",
         ".claude/plugins/known_marketplaces.json",
     ):
-        outside = json.dumps(config_dir.rstrip("/") + "/")[1:-1]
-        inside = json.dumps(os.path.join(home, ".claude") + "/")[1:-1]
-        return data.replace(outside.encode(), inside.encode())
+        old, new = (json.dumps(path.rstrip("/") + "/")[1:-1] for path in (config_dir, inside))
+        return data.replace(old.encode(), new.encode())
     return data

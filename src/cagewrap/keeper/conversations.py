@@ -12,6 +12,7 @@ from cagewrap.keeper.care import Care, Keep, Note
 from cagewrap.keeper.inheritance import Known
 from cagewrap.keeper.request import Request
 from cagewrap.paths import Paths
+from cagewrap.resumed import resumed_conversation
 from cagewrap.sessions import Record
 from cagewrap.transcripts import CLAUDE, Format
 from cagewrap.twins import Twins, read_positions
@@ -139,7 +140,7 @@ class Conversations(Care):
     def _wanted(self, argv: list[str]) -> str:
         """The conversation that a command goes on with, "" for none or an unknown one."""
         if self._form is CLAUDE:
-            return sessions.resumed_conversation(argv)
+            return resumed_conversation(argv)
         names = (self._form.stem(os.path.basename(word)) for word in argv)
         return next(filter(None, names), "")
 

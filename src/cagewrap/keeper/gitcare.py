@@ -21,10 +21,17 @@ from cagewrap.keeper.care import Care, Keep, Note
 from cagewrap.keeper.container import Container
 from cagewrap.keeper.covers import Cover, Identity, identity
 from cagewrap.keeper.gitcovers import GitCovers
-from cagewrap.keeper.gitlate import is_led_astray, make_harmless, put_aside
+from cagewrap.keeper.gitindex import IndexWatch
+from cagewrap.keeper.gitlate import (
+    is_led_astray,
+    make_harmless,
+    make_submodules_harmless,
+    put_aside,
+)
 from cagewrap.keeper.gitlink import GitLink
 from cagewrap.keeper.inheritance import Known
 from cagewrap.keeper.loop import Loop
+from cagewrap.keeper.powers import Powers
 from cagewrap.keeper.request import Request
 from cagewrap.keeper.worker import Job
 from cagewrap.paths import Paths
@@ -32,6 +39,9 @@ from cagewrap.sessions import Record
 
 AFTER_S = 10.0
 """How long the end of a message is held up until the host has what the agent did."""
+BUSY_S = 1.0
+"""And of that, how long for somebody who is at work on the same, such as a git of the host's: what
+is not carried then is carried later."""
 CLOSE_S = 15.0
 """The same when the cage stops; what takes longer goes on without a keeper."""
 AGAIN_S = (0.025, 30.0)
@@ -54,9 +64,13 @@ class GitCare(Care):
     ) -> None:
         """Looks at nothing yet."""
         self._loop, self._record, self._log = loop, record, log
+        self._container = container
         self._covers = GitCovers(record, container, git_store(paths, record.name))
         self._place = Place(paths, record.project)
         self._link = GitLink(record.project)
+        self._index_watch = IndexWatch(loop, self._index_written)
+        self._ask: Callable[[], None] = lambda: None
+        self._is_working = False
         self._files_dir = os.path.join(store_dir(paths.cage_dir(record.name)), "files")
         self._git: Identity = (0, 0)
         self._git_path = os.path.join(record.project, ".git")
@@ -95,6 +109,7 @@ class GitCare(Care):
     def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:  # noqa: ARG002
         """All is covered, and what the host did is carried, before an agent starts."""
         self._cover()
+        self._begin_work()
         if why := self.astray():
             raise SessionError(f"{why}.", "send the message again")
 
@@ -111,16 +126,44 @@ class GitCare(Care):
         else:  # it may have looked at the host too early
             self._late.append(tell)
 
+    def can_ask(self, ask: Callable[[], None]) -> None:
+        """For what git on the host does next."""
+        self._ask = ask
+
+    def _begin_work(self) -> None:
+        if not self._is_working:
+            self._is_working = True
+            self._covers.begin_work()
+            self._index_watch.start(self._covers.index)
+
+    def _index_written(self) -> None:
+        """git on the host may go into a submodule a few milliseconds from now."""
+        if not self._is_replaced() and self._covers.late_submodules():
+            self._ask()
+
     def astray(self) -> str:
-        """A `.git` that was removed or replaced is not covered where an agent can have looked at
-        it: in a mount namespace made before, by a directory held open."""
-        is_same = self._link.is_kept or identity(self._git_path) == self._git
-        if not self._has_begun or is_same:
+        """A `.git` that was removed or replaced, or is a new submodule's, is not covered where an
+        agent can have looked at it: in a mount namespace made before, by a directory held open."""
+        if not self._has_begun:
             return ""
+        if self._is_replaced():
+            return (
+                ".git of the project was removed or replaced on the host: everything in the cage "
+                "was ended, and the next message starts it anew"
+            )
+        late = self._covers.late_submodules() if self._is_working else []
+        if not late:
+            return ""
+        more = f" and {len(late) - 1} more" if late[1:] else ""
         return (
-            ".git of the project was removed or replaced on the host: everything in the cage was "
-            "ended, and the next message starts it anew"
+            f"git's index on the host has got the submodule {late[0]!r}{more} while an agent "
+            "worked, and git on the host runs what that one's configuration says: everything in "
+            "the cage was ended, and the next message starts it anew"
         )
+
+    def _is_replaced(self) -> bool:
+        """Whether `.git` is another one: nothing in it may be opened then."""
+        return not self._link.is_kept and identity(self._git_path) != self._git
 
     def poll(self) -> None:
         """Carry what has changed, while it happens."""
@@ -139,6 +182,8 @@ class GitCare(Care):
 
     def idle(self) -> None:
         """The agents are dead: an agent's git that was killed has let go of no lock."""
+        self._is_working = False
+        self._index_watch.stop()
         self._clear_locks()
 
     def close(self) -> None:
@@ -148,12 +193,15 @@ class GitCare(Care):
         if self._record.rm and self._job is None and self._layout.git_dir:
             clear_after(self._pair())
         self._is_closed = True
+        self._index_watch.stop()
         with contextlib.suppress(OSError):
             self._write_notes()
         self._covers.close()
 
     def mend(self) -> None:
         """Undo what an agent did to a `.git` that was not covered."""
+        if not self._is_replaced():
+            self._mend_submodules()
         project = self._record.project
         with contextlib.suppress(OSError):
             if is_led_astray(project, find_layout(project)):
@@ -170,6 +218,7 @@ class GitCare(Care):
             "link": self._link.hand_on(),
             "covers": self._covers.hand_on(keep),
             "notes": self._notes,
+            "submodules": self._covers.known_submodules() if self._is_working else None,
         }
 
     def go_on(self, known: Known) -> None:
@@ -182,10 +231,35 @@ class GitCare(Care):
         self._link.go_on(*known["link"])
         self._notes += known["notes"]
         self._covers.go_on(known["covers"])
-        if not self.astray():  # else all is ended at the first poll
-            layout = self._find_layout()
-            self._covers.renew(layout, self._record.project)
-            self._is_covered(layout)
+        if self._is_replaced():  # all is ended at the first poll
+            return
+        layout = self._find_layout()
+        self._covers.renew(layout, self._record.project)
+        self._is_covered(layout)
+        submodules = known.get("submodules", ())
+        if submodules is not None:
+            self._begin_work()
+            self._covers.work_began_with(submodules)
+
+    def _mend_submodules(self) -> None:
+        """As fast as can be: git on the host is on its way. Then with the rights that an agent
+        can have taken from us."""
+        paths = self._covers.late_submodules()
+        if not paths:
+            return
+        project, since_ns = self._record.project, self._place.since_ns()
+
+        def mend() -> bytes:
+            return json.dumps(
+                make_submodules_harmless(project, paths, since_ns, self._files_dir)
+            ).encode()
+
+        self._notes += json.loads(mend())
+        powers = Powers()
+        with contextlib.suppress(OSError):
+            powers.open(self._container.init_pid)
+            self._notes += json.loads(powers.run(mend))
+        powers.close()
 
     # -- covering ----------------------------------------------------------------------------------
 
@@ -303,12 +377,15 @@ class GitCare(Care):
             return
         if self._job is not None and not self._job.wait(seconds):
             return
-        if self._is_current():
-            return
-        self._begin()
-        job = self._job
-        if job is not None:
-            job.wait(seconds)
+        deadline = time.monotonic() + BUSY_S
+        while not self._is_current():
+            self._begin()
+            job = self._job
+            is_done = job is None or job.wait(seconds)
+            is_busy = self._outcome.is_busy and not self._outcome.is_full
+            if not is_done or not is_busy or time.monotonic() > deadline:
+                return
+            time.sleep(AGAIN_S[0])
 
     def _tell(self, note: Note) -> None:
         for text in self._notes:

@@ -54,6 +54,27 @@ class GitCovers:
             return True
         return any(identity(path) != found for path, (found, _) in self._covered.items())
 
+    @property
+    def index(self) -> str:
+        """The path of the host's index; "" for none."""
+        return self._index
+
+    def begin_work(self) -> None:
+        """All is covered, and an agent is about to work."""
+        self._submodules.begin_work()
+
+    def known_submodules(self) -> list[str]:
+        """Those that were known when an agent began to work."""
+        return self._submodules.known
+
+    def work_began_with(self, submodules: Sequence[str]) -> None:
+        """An agent works already, since these were known."""
+        self._submodules.known = list(submodules)
+
+    def late_submodules(self) -> list[str]:
+        """Paths of submodules that the host's index has got since."""
+        return self._submodules.late(self._index) if self._index else []
+
     def renew(self, layout: Layout, project: str) -> None:
         """Cover what is to be covered. Raises SessionError or OSError."""
         self._attach(self.plan(layout, project))

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
+from collections.abc import Sequence
 
+from cagewrap import beneath
 from cagewrap.gitlayout import Layout
 from cagewrap.holding import repositories, tree
 from cagewrap.holding.shelf import hold
@@ -54,3 +57,47 @@ def make_harmless(project: str, since_ns: int, files: str) -> list[str]:
         f"a .git came to be while an agent worked: {what} is held back; see cagewrap review"
         for what in done
     ]
+
+
+def make_submodules_harmless(
+    project: str, paths: Sequence[str], since_ns: int, files: str
+) -> list[str]:
+    """The same with the git directories of submodules; sentences on it. No agent lives any more.
+
+    paths: of the submodules from the project's root. since_ns: what is older is the owner's.
+    """
+    root = tree.open_project(project)
+    done: list[str] = []
+
+    def keep(path: str, *, is_replaced: bool = False) -> None:
+        hold(root, path, files, is_replaced=is_replaced)
+
+    try:
+        for path in paths:
+            with contextlib.suppress(OSError):
+                git_dir = _git_dir(root, project, path, since_ns)
+                if git_dir:
+                    done += repositories.tame_all(root, git_dir, since_ns, keep)
+                else:
+                    keep(f"{path}/.git")
+                    done.append(f"{path}/.git")
+    finally:
+        os.close(root)
+    return [f"{what} is held back; see cagewrap review" for what in done]
+
+
+def _git_dir(root: int, project: str, path: str, since_ns: int) -> str:
+    """The git directory of a submodule, from the project's root; "" when an agent's `.git` leads
+    to one that lies elsewhere."""
+    git = f"{path}/.git"
+    stamp = tree.stamp_at(root, git)
+    if stamp is None or stat.S_ISDIR(stamp[0]):
+        return git
+    content = tree.read(root, git) if stat.S_ISREG(stamp[0]) else None
+    named = os.fsdecode(content or b"").removeprefix("gitdir: ").rstrip("\r\n")
+    real = beneath.real_path(os.path.join(project, path, named))
+    if content is not None and real.startswith(f"{project}/.git/"):
+        return git  # of the owner's, where no cage can write
+    if content is not None and real.startswith(project + "/"):
+        return os.path.relpath(real, project)
+    return "" if stamp[4] >= since_ns else git

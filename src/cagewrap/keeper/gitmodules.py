@@ -19,6 +19,7 @@ from cagewrap.gitsync.index import (
     IndexRefusedError,
     gitlinks,
     has_gitlinks,
+    shared_part,
 )
 from cagewrap.gitsync.side import Stamp, stamp_of
 from cagewrap.keeper.covers import Cover, Identity
@@ -39,21 +40,39 @@ class Submodules:
         self._index = ""
         self._stamp: Stamp | None = None
         self._paths: tuple[str, ...] = ()
+        self.known: list[str] = []
         self._states: dict[str, str] = {}
         self._bound: dict[str, tuple[Identity, int]] = {}
 
     def look(self, index: str) -> bool:
         """Read the index again if it has changed; whether what is to be covered has."""
-        stamp = _stamp(index)
-        if index == self._index and stamp == self._stamp:
-            paths = self._paths
-        else:
-            paths = read_submodules(index)
-            self._index, self._stamp = index, stamp
-        states = {path: self._state(path) for path in paths}
+        states = {path: self._state(path) for path in self._read(index)[:SUBMODULES_LIMIT]}
         has_changed = states != self._states
-        self._paths, self._states = paths, states
+        self._states = states
         return has_changed
+
+    def begin_work(self) -> None:
+        """No agent works yet: those that are known now are covered for all that it does."""
+        self.known = list(self._paths)
+
+    def late(self, index: str) -> list[str]:
+        """Those that the index has got since an agent works, and git goes into.
+
+        What is mounted over them now is not there in a mount namespace that the agent has made
+        before, nor for what it holds open.
+        """
+        return [
+            path
+            for path in self._read(index)
+            if path not in self.known and self._state(path) != "empty"
+        ]
+
+    def _read(self, index: str) -> tuple[str, ...]:
+        stamp = _stamp(index)
+        if index != self._index or stamp != self._stamp:
+            self._paths = read_submodules(index)
+            self._index, self._stamp = index, stamp
+        return self._paths
 
     def covers(self) -> list[Cover]:
         """What is to be mounted; `target` is a path of the host's. Raises OSError."""
@@ -140,18 +159,24 @@ class Submodules:
 
 def read_submodules(index: str) -> tuple[str, ...]:
     """The paths of submodules in an index of the host's."""
+    content = _content(index)
+    for oid_bytes in (20, 32):
+        parts = [content]
+        if name := shared_part(content, oid_bytes):
+            parts.append(_content(os.path.join(os.path.dirname(index), name)))
+        with contextlib.suppress(IndexRefusedError):
+            found = set().union(*(gitlinks(part, oid_bytes) for part in parts))
+            if found or not any(map(has_gitlinks, parts)):
+                return tuple(sorted(map(os.fsdecode, found)))
+    return ()
+
+
+def _content(index: str) -> bytes:
     try:
         with open(index, "rb") as file:
-            content = file.read(INDEX_BYTES)
+            return file.read(INDEX_BYTES)
     except OSError:
-        return ()
-    if not has_gitlinks(content):
-        return ()
-    for oid_bytes in (20, 32):
-        with contextlib.suppress(IndexRefusedError):
-            found = sorted(os.fsdecode(path) for path in gitlinks(content, oid_bytes))
-            return tuple(found[:SUBMODULES_LIMIT])
-    return ()
+        return b""
 
 
 def _key(path: str) -> str:

@@ -28,6 +28,10 @@ POLL_S = 0.02
 """How often a dying tree is looked at."""
 LAUNCH_S = 30.0
 """How long the runtime may take to start a process; an agent can stop what starts beside it."""
+MAX_NOTES = 20
+NOTE_BYTES = 4096
+"""All lines of a message's fit into its socket (200 KiB) even if the shim cannot read them: its
+stderr may be full. What comes after them must."""
 HANGUP_S = 0.5
 """How often the far ends of the agent's pipes are looked at."""
 
@@ -67,6 +71,7 @@ class Message:
         self._has_told_stop = False
         self._delivered: set[int] = set()
         self._is_suspect = False
+        self._notes = 0
         self._ending: Callable[[Message], None] = lambda _message: None
 
     # -- hand-over -----------------------------------------------------------------------------
@@ -232,7 +237,15 @@ class Message:
 
     def note(self, text: str) -> None:
         """A line for the shim's stderr."""
-        self.reply(protocol.NOTE + text.encode(errors="replace"))
+        self.reply(protocol.NOTE + text.encode(errors="replace")[:NOTE_BYTES])
+
+    def note_care(self, text: str) -> None:
+        """One of perhaps many, which are in the log too: the first ones are shown."""
+        self._notes += 1
+        if self._notes < MAX_NOTES:
+            self.note(text)
+        elif self._notes == MAX_NOTES:
+            self.note("there is more of this kind: cagewrap logs")
 
     def reply(self, packet: bytes) -> None:
         """Send to the shim, never waiting for it; one that is gone is noticed by its closed
@@ -245,8 +258,10 @@ class Message:
     def reply_error(self, error: CagewrapError) -> None:
         """Tell the shim why its command did not start."""
         parts = (str(error.exit_code), error.message, error.hint)
-        text = "\0".join(part.replace("\0", "") for part in parts)  # podman's texts can hold NUL
-        self.reply(protocol.ERROR + text.encode(errors="replace"))
+        packed = [  # podman's texts can hold NUL, and a command's name has any length
+            part.replace("\0", "").encode(errors="replace")[: protocol.LINE_BYTES] for part in parts
+        ]
+        self.reply(protocol.ERROR + b"\0".join(packed))
 
     def _look_for_hangup(self) -> None:
         if self._closed or self._doomed or self._watch is None:

@@ -54,12 +54,13 @@ class Programs:
         self._paths = paths
         self._init_pid = init_pid
         self._log = log
-        self._chooser = Chooser(record, paths, self._is_loan, log)
+        written = sessions.WrittenByCages(paths)
+        self._chooser = Chooser(record.home, record.image, paths, written, self._is_loan, log)
         self._fitness = Fitness(record)
         self._bin_dir = paths.bin_dir(record.name)
         self._ledger = paths.loans_file(record.name)
         self._targets = loans.read_targets(self._ledger)
-        self._links: dict[str, str] = {}
+        self._links: dict[str, str] | None = None
         self._has_warned = False
         self._lent: set[Program] = set()
 
@@ -70,6 +71,7 @@ class Programs:
         """
         inside = env.get(b"PATH", b"")
         given = os.fsdecode(request.argv[0])
+        self._forget_gone()
         with CageRoot(self._init_pid) as root:
             program = self._chooser.find(given, request, root, inside)
             lent = [program] if program is not None else []
@@ -140,19 +142,33 @@ class Programs:
             self._log(f"{program.name}: the image has no C library for it; this machine's is lent")
         return wanted
 
+    def _forget_gone(self) -> None:
+        """Take away the names of programs that this machine has no more: what was mounted for one
+        is still there."""
+        if self._links is None:
+            self._links = _read_links(self._bin_dir)
+        for name, path in list(self._links.items()):
+            if not os.path.lexists(path):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self._bin_dir, name))
+                if "/" not in name:
+                    self._unlink_in_home(name, path)
+                del self._links[name]
+
     def _link(self, program: Program) -> None:
         """Give it its name in the directory that is first on PATH."""
         wanted = {program.name: program.path}
         if program.interpreter:
             last = os.path.basename(LAST_TARGET)
             wanted[f"{last}/{os.path.basename(program.interpreter)}"] = program.interpreter
+        links = self._links = self._links or {}
         for name, target in wanted.items():
-            if self._links.get(name) != target:
+            if links.get(name) != target:
                 path = os.path.join(self._bin_dir, name)
                 _make_open(self._bin_dir)
                 _make_open(os.path.dirname(path))
                 _point(path, target)
-                self._links[name] = target
+                links[name] = target
 
     def _link_in_home(self, program: Program) -> None:
         """The link that installers make, `~/.local/bin/NAME`, where the host has it too: settings
@@ -167,6 +183,20 @@ class Programs:
                 directory = beneath.open_dir(root, [".local", "bin"], make=True)
                 try:
                     _point_at(directory, program.name, program.path)
+                finally:
+                    os.close(directory)
+            finally:
+                os.close(root)
+
+    def _unlink_in_home(self, name: str, path: str) -> None:
+        """Take away the link that was made there, if it still is that one."""
+        with contextlib.suppress(OSError):
+            root = beneath.open_root(self._paths.home_dir(self._record.name))
+            try:
+                directory = beneath.open_dir(root, [".local", "bin"])
+                try:
+                    if os.readlink(name, dir_fd=directory) == path:
+                        os.unlink(name, dir_fd=directory)
                 finally:
                     os.close(directory)
             finally:
@@ -215,6 +245,22 @@ def _is_seen(root: CageRoot, loan: Loan) -> bool:
 def _is_ours(root: CageRoot, loader: str) -> bool:
     """Whether a loader is not the image's: it is not there, or was lent to another program."""
     return root.lacks(loader) or _is_seen(root, Loan(os.path.realpath(loader), loader))
+
+
+def _read_links(directory: str) -> dict[str, str]:
+    """What an earlier keeper has made, by name below the directory."""
+    found: dict[str, str] = {}
+    for below in ("", os.path.basename(LAST_TARGET)):
+        with (
+            contextlib.suppress(FileNotFoundError),
+            os.scandir(os.path.join(directory, below)) as listed,
+        ):
+            found |= {
+                os.path.join(below, one.name): os.readlink(one.path)
+                for one in listed
+                if one.is_symlink()
+            }
+    return found
 
 
 def _make_open(directory: str) -> None:

@@ -97,7 +97,9 @@ class Running:
         assert request is not None  # noqa: S101 - it was taken
         try:
             if cares:
-                cares[0].before(request, message.note, lambda: self._prepare(message, cares[1:]))
+                cares[0].before(
+                    request, message.note_care, lambda: self._prepare(message, cares[1:])
+                )
                 return
             env = handover.environment(request, self.record, self.launcher.inside.environment)
             for care in self.cares:
@@ -129,7 +131,7 @@ class Running:
     def _after(self, message: Message) -> None:
         assert message.request is not None  # noqa: S101
         for care in self.cares:
-            care.after(message.request, message.note)
+            care.after(message.request, message.note_care)
 
     def astray(self) -> str:
         """Why the cage must not go on, "" when it may."""

@@ -182,6 +182,8 @@ class Keeper:
             self._go_on(self._left, self.running)
             self._left = None
         self.running.open_ports(self._note_to_all)
+        for care in self._arrival.cares:
+            care.can_ask(self._ask_at_once)
         self._save(used_at=sessions.now())
         log(f"container {self.container.container_id[:12]} runs, init {self.container.init_pid}")
 
@@ -366,6 +368,11 @@ class Keeper:
         """Whether the project is another directory now, and nobody uses the old one."""
         running = self.running
         return running is not None and not self.messages and running.upkeep.is_project_replaced()
+
+    def _ask_at_once(self) -> None:
+        """Something happened that cannot wait for a poll."""
+        if self._cut_off():
+            self.leave()
 
     def _cut_off(self) -> bool:
         """Kill everything at once if the cage must not go on; whether it must not."""
