@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping
 
+from cagewrap.builds import Build
 from cagewrap.childenv import DEFAULT_PATH, child_environment
 from cagewrap.errors import KeeperError
 
@@ -76,19 +77,24 @@ class Ahead:
         )
 
 
-def self_command(*words: str, with_site: bool = False) -> list[str]:
-    """The command that runs this cagewrap's own hidden verb.
+def self_command(*words: str, with_site: bool = False, build: Build | None = None) -> list[str]:
+    """The command that runs a hidden verb of this cagewrap's own, or of another build.
 
+    It is the same in every version: a keeper starts programs of builds that are younger than it.
     with_site: what it runs needs packages; without, site-packages is not even looked at.
     """
-    if getattr(sys, "frozen", False):
-        return [sys.executable, "--cagewrap-internal", *words]
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    is_frozen = getattr(sys, "frozen", False)
+    root = "" if is_frozen else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    executable = sys.executable
+    if build is not None:
+        executable, root = os.fsdecode(build.executable), os.fsdecode(build.root)
+    if not root:
+        return [executable, "--cagewrap-internal", *words]
     code = (
         f"import sys; sys.path.insert(0, {root!r}); from cagewrap.entry import internal; internal()"
     )
     flags = ("-I",) if with_site else ("-I", "-S")
-    return [sys.executable, *flags, "-c", code, *words]
+    return [executable, *flags, "-c", code, *words]
 
 
 def _become(argv: list[str], connection: int, output: int) -> None:

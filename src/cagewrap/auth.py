@@ -174,7 +174,8 @@ def pack(settings: LoginSettings) -> bytes:
 
 
 def unpack(text: bytes) -> LoginSettings:
-    """What `pack` made. Raises KeeperError when it is not that."""
+    """What `pack` made. Raises KeeperError when it is not that, or says what is not known here: it
+    may be what a younger cagewrap restricts a login with."""
     try:
         value = json.loads(text)
         agents = tuple(
@@ -189,11 +190,14 @@ def unpack(text: bytes) -> LoginSettings:
             for one in value["agents"]
         )
         return LoginSettings(
-            mode=LoginMode(value["mode"]),
-            claude=str(value["claude"]),
-            token_command=tuple(value["token_command"]),
-            agents=agents,
-            directory=str(value["directory"]),
+            **value
+            | {
+                "mode": LoginMode(value["mode"]),
+                "claude": str(value["claude"]),
+                "token_command": tuple(value["token_command"]),
+                "agents": agents,
+                "directory": str(value["directory"]),
+            }
         )
     except (ValueError, KeyError, TypeError) as error:
         raise KeeperError("The keeper was sent a login it cannot read.", "") from error

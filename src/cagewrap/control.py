@@ -220,11 +220,10 @@ def _holds(pid: int, lock_file: str) -> bool:
 def _helpers(keeper: int) -> list[int]:
     """What of a keeper's descendants works for it on the host: podman, and forks of itself. (An
     agent that calls itself podman is one too: it ends with the cage anyway.)"""
-    own = _words(keeper)
     return [
         pid
         for pid in descendants(keeper)[1:]
-        if (words := _words(pid)) == own or os.path.basename((words or [b""])[0]) == b"podman"
+        if _is_keeper(pid) or os.path.basename((_words(pid) or [b""])[0]) == b"podman"
     ]
 
 

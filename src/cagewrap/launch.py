@@ -164,6 +164,7 @@ def _make_session(plan: Plan, taken: set[str]) -> Record:
     while name in taken:
         salt += "+"
         name = cage.cage_name(project, settings.session, salt)
+    sessions.refuse_foreign(plan.paths, name)
     sessions.make_private(plan.paths.home_dir(name))
     sessions.make_private(plan.paths.cage_login_dir(name))
     record = build_record(plan, name, sessions.now())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cagewrap import control, foreign, gitcarry, proc, review, sessions
+from cagewrap.builds import own_build
 from cagewrap.childenv import search_path
 from cagewrap.egress.counts import Count, read_counts
 from cagewrap.errors import CagewrapError, InternalError, KeeperError, SessionError
@@ -24,6 +25,7 @@ from cagewrap.paths import Paths
 from cagewrap.runtimes import podman
 from cagewrap.sessions import Record, State
 
+_OWN_BUILD = own_build().id.decode(errors="replace")
 PODMAN_S = 60.0
 """How long one podman command may take."""
 STOP_S = 20.0
@@ -43,7 +45,8 @@ class SessionInfo:
     did not answer: `stop` ends it). messages: agents at work.
     is_outdated: settings have changed since it was made. Times in seconds since the epoch.
     held: how many changes are held back, see `cagewrap review`. requests: by login, what its
-    broker has counted.
+    broker has counted. keeper: the version of cagewrap that its keeper runs, "" without a keeper.
+    is_keeper_other: whether that is another build than this one.
     """
 
     name: str
@@ -59,6 +62,8 @@ class SessionInfo:
     kill: str = ""
     held: int = 0
     requests: Mapping[str, Count] = field(default_factory=dict)
+    keeper: str = ""
+    is_keeper_other: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,6 +480,8 @@ def _info(
         kill=str(answer.get("kill", "")),
         held=held,
         requests=read_counts(directory),
+        keeper=str(answer.get("version", "?" if answer else "")),
+        is_keeper_other=bool(answer) and answer.get("build") != _OWN_BUILD,
     )
 
 

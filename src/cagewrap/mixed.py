@@ -27,18 +27,25 @@ class MixedRelay(Relay):
         """Nothing is opened yet."""
         super().__init__(shim)
         self._waiting: list[Flow] = []
+        self._handed: set[int] = set()
 
     def run(self, command: list[str], cwd: bytes) -> None:
         """As the base says."""
         self.shim.forward_signals(self.got_signal)
         handed, flows = self._replace_terminals()
+        self._handed = set(handed) - {0, 1, 2}
         self.shim.send_request(command, cwd, [protocol.MODE_MIXED], handed)
-        for fd in set(handed) - {0, 1, 2}:
-            os.close(fd)
         self._waiting = flows
         self.serve()
+        self._close_handed()
         for flow in flows:
             os.close(flow.target if flow.is_keyboard else flow.source)
+
+    def _close_handed(self) -> None:
+        """The keeper has the agent's ends now, or nobody will."""
+        for fd in self._handed:
+            os.close(fd)
+        self._handed.clear()
 
     def _replace_terminals(self) -> tuple[list[int], list[Flow]]:
         """What the agent gets as 0, 1 and 2, and what carries the bytes.
@@ -59,7 +66,9 @@ class MixedRelay(Relay):
     def packet(self, packet: bytes) -> bool:
         """As the base says. Nothing is read before the agent runs: another keeper may get it."""
         kind = packet[:1]
-        if kind == protocol.STARTED:
+        if kind == protocol.ACCEPTED:  # until then it may have to be asked again
+            self._close_handed()
+        elif kind == protocol.STARTED:
             self.flows = list(self._waiting)
             self.watched = tuple(flow.target for flow in self.flows if flow.is_keyboard)
         elif kind == protocol.STOPPED:

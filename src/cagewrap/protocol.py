@@ -6,15 +6,22 @@ answers with the packets below. Each packet is one byte that names it, and text.
 of sections, each a list of byte strings; none can contain NUL (argv, environment and paths
 cannot), so NUL joins them.
 
+Shims and keepers of different versions speak with each other (decision 38). What a keeper does not
+know of it ignores, what it misses has a default: so sections and words are only ever added at the
+end, and need no other version. A change of what is there already is one: NEWEST goes up, and both
+sides go on speaking the ones before. Two things stay as they are for ever, so that any two
+versions find out what they have in common: REQUEST's own words, and UNSPOKEN.
+
 This module is on the wrap path: it imports nothing.
 """
 
 from __future__ import annotations
 
-VERSION = b"cagewrap-3"
+OLDEST, NEWEST = 4, 4
+"""The versions of this protocol that are spoken here."""
 
 # shim -> keeper
-REQUEST = b"R"
+REQUEST = b"R"  # see pack_request
 SIGNAL = b"S"  # signal number
 GROUP_SIGNAL = b"G"  # signal number, for the agent's process group (as a terminal sends it)
 SUSPEND = b"Z"  # ctrl-z was typed on the pty: stop the agent's group, as the kernel does not
@@ -35,6 +42,7 @@ KILLED = b"K"  # signal number
 NOTE = b"N"  # a line for stderr
 ERROR = b"E"  # exit code NUL message NUL hint
 REPLY = b"J"  # JSON answer to COMMAND
+UNSPOKEN = b"V"  # oldest and newest version that the keeper speaks: ask again in one of these
 RETRY = b"Y"  # nothing was begun and this keeper is going away: connect again
 
 MODE_STREAMS = b"streams"
@@ -45,6 +53,26 @@ MODE_TERMINAL = b"terminal"
 
 PACKET_BYTES = 65536
 """Largest packet. A body has no limit: it travels in a memfd."""
+
+
+def pack_request(version: int, build: tuple[bytes, bytes, bytes]) -> bytes:
+    """REQUEST: "cagewrap", the version its body is in, the oldest that the shim speaks, and which
+    build it is: id, executable and root (`builds.Build`)."""
+    return REQUEST + b"\0".join((b"cagewrap", b"%d" % version, b"%d" % OLDEST, *build))
+
+
+def unpack_request(text: bytes) -> tuple[int, int, tuple[bytes, bytes, bytes]]:
+    """What `pack_request` packed, without its first byte. Raises ValueError."""
+    name, version, oldest, id_, executable, root = (text.split(b"\0") + [b""] * 6)[:6]
+    if name != b"cagewrap":
+        raise ValueError("it is of before version 4")
+    return int(version), int(oldest), (id_, executable, root)
+
+
+def common_version(oldest: int, newest: int) -> int:
+    """The newest version that both sides speak, 0 for none. oldest, newest: the other side's."""
+    found = min(NEWEST, newest)
+    return found if found >= max(OLDEST, oldest) else 0
 
 
 LINE_BYTES = 16384

@@ -28,6 +28,9 @@ from cagewrap.paths import Paths
 
 _Value = TypeVar("_Value", "Record", "State")
 FORMAT = 1
+"""Of records and states. Older and younger versions of cagewrap read and write them too: a field
+keeps its meaning for ever, a new one has a default, and one that is not known here stays where it
+is. A record that others must not touch would have another format; they leave it alone then."""
 
 
 class Record(NamedTuple):
@@ -104,8 +107,12 @@ def read_record(paths: Paths, name: str) -> Record | None:
 
 
 def write_record(paths: Paths, record: Record) -> None:
-    """Write a session's record, whole or not at all."""
-    write_json(paths.record_file(record.name), record._asdict())
+    """Write a session's record, whole or not at all. What another version wrote down there, and
+    is not known here, is kept."""
+    path = paths.record_file(record.name)
+    before = read_object(path)
+    unknown = {key: item for key, item in before.items() if key not in Record._fields}
+    write_json(path, unknown | record._asdict())
     os.utime(paths.cages_dir)  # see WrittenByCages: it may have other mounts
 
 
@@ -124,19 +131,26 @@ def write_state(paths: Paths, name: str, state: State) -> None:
 
 def list_records(paths: Paths) -> list[Record]:
     """Every session, oldest first. A record that cannot be read is left out."""
+    return read_records(paths)[0]
+
+
+def read_records(paths: Paths) -> tuple[list[Record], list[SessionError]]:
+    """Every session, oldest first; and why those could not be read that could not."""
     try:
         names = os.listdir(paths.cages_dir)
     except FileNotFoundError:
-        return []
+        return [], []
     found: list[Record] = []
+    errors: list[SessionError] = []
     for name in names:
         try:
             record = read_record(paths, name)
-        except SessionError:
+        except SessionError as error:
+            errors.append(error)
             continue
         if record is not None:
             found.append(record)
-    return sorted(found, key=lambda record: record.created_at)
+    return sorted(found, key=lambda record: record.created_at), errors
 
 
 def written_by_cages(paths: Paths) -> set[str]:
@@ -360,13 +374,40 @@ def _read(path: str, kind: type[_Value]) -> _Value | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise SessionError(f"{path} cannot be read: {error}.", f"rm {path}") from error
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise SessionError(f"{path} cannot be read: {error}.", f"rm {shlex.quote(path)}") from error
+    if kind is Record:
+        _refuse_foreign(path, value)
+    try:
+        return kind(**{key: _frozen(item) for key, item in value.items() if key in kind._fields})
+    except (AttributeError, TypeError) as error:
+        raise SessionError(f"{path} cannot be read: {error}.", f"rm {shlex.quote(path)}") from error
+
+
+def refuse_foreign(paths: Paths, name: str) -> None:
+    """Raise SessionError when there is a session of that name that another version made, and that
+    this one does not understand."""
+    path = paths.record_file(name)
+    _refuse_foreign(path, read_object(path) or {"format": FORMAT})
+
+
+def _refuse_foreign(path: str, value: object) -> None:
+    found = value.get("format") if isinstance(value, dict) else None
+    if found != FORMAT:
         raise SessionError(
-            f"{path} was written by another version of cagewrap.", "cagewrap rm the session"
+            f"{path} was written by another version of cagewrap, and this one leaves its session "
+            f"alone (its format is {found!r}, this one's {FORMAT}).",
+            "use that version, or another session: cagewrap --session NAME -- …",
         )
-    known = {key: _frozen(item) for key, item in value.items() if key in kind._fields}
-    return kind(**known)
+
+
+def read_object(path: str) -> dict[str, Any]:
+    """What is in a file; nothing if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _frozen(value: Any) -> Any:  # noqa: ANN401 - JSON's own shape

@@ -13,7 +13,12 @@ import os
 import sys
 
 from cagewrap import protocol, warm
+from cagewrap.builds import own_build
 from cagewrap.errors import CagewrapError, KeeperError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _FORWARDED = (
     _signal.SIGINT,
@@ -47,6 +52,7 @@ class Shim:
         self.accepted = False
         self.is_terminal = os.isatty(0) and os.isatty(1) and os.isatty(2)
         self.relayed = () if self.is_terminal else tuple(fd for fd in (0, 1, 2) if os.isatty(fd))
+        self._again: Callable[[int], None] = lambda _version: None
 
     def run(self, command: list[str], cwd: bytes) -> None:
         """Hand over pipes, sockets and files, and end as the agent ends.
@@ -68,6 +74,13 @@ class Shim:
 
         head: the mode, and what belongs to it.
         """
+        self._again = lambda version: self._send_request(version, command, cwd, head, fds)
+        self._again(protocol.NEWEST)
+
+    def _send_request(
+        self, version: int, command: list[str], cwd: bytes, head: list[bytes], fds: list[int]
+    ) -> None:
+        """version: of the protocol; all are the same so far."""
         sections = [
             head,
             [os.fsencode(word) for word in command],
@@ -78,7 +91,8 @@ class Shim:
         body = os.memfd_create("cagewrap-request")
         os.write(body, protocol.pack_sections(sections))
         rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (body, *fds))
-        packet = protocol.REQUEST + protocol.VERSION
+        build = own_build()
+        packet = protocol.pack_request(version, (build.id, build.executable, build.root))
         try:
             self.connection.sendmsg([packet], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
         except OSError:
@@ -126,11 +140,27 @@ class Shim:
             os.write(2, b"cagewrap: " + text + b"\n")
         elif kind == protocol.ERROR:
             raise _error(text)
+        elif kind == protocol.UNSPOKEN:
+            self._speak(text)
         elif kind == protocol.RETRY or not self.accepted:
             return False
         else:
             self.keeper_died()
         return True
+
+    def _speak(self, text: bytes) -> None:
+        """Ask again in a version that an older or younger keeper, which is at work, speaks."""
+        oldest, newest = (int(word) for word in text.split()[:2])
+        version = protocol.common_version(oldest, newest)
+        if not version:
+            name = os.path.basename(os.fsdecode(self.ticket.socket)).removesuffix(".sock")
+            raise KeeperError(
+                f"The cage {name} is kept by another version of cagewrap (it speaks {oldest} to "
+                f"{newest}, this one {protocol.OLDEST} to {protocol.NEWEST}), and it cannot be "
+                "relieved while its agents are at work.",
+                f"wait until they have ended, or end them: cagewrap stop {name}",
+            )
+        self._again(version)
 
     def close_streams(self) -> None:
         """Drop our copies of stdin and stdout, so that the harness sees the agent close its own."""

@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import zlib
 
-from cagewrap.protocol import VERSION, pack_sections, unpack_sections
+from cagewrap.builds import own_build
+from cagewrap.protocol import pack_sections, unpack_sections
 
 _DEPENDS_ON = (
     b"HOME",
@@ -49,7 +50,8 @@ def runtime_dir() -> bytes:
 
 
 def identity(directory: bytes, cwd: bytes, flags: list[bytes]) -> list[bytes]:
-    """Everything the choice of a cage depends on, apart from the configuration file's content."""
+    """Everything the choice of a cage depends on, apart from the configuration file's content: the
+    build too, since another one may make something else of the same settings."""
     environ = os.environb
     try:
         session_names = _read_names(directory)
@@ -59,7 +61,7 @@ def identity(directory: bytes, cwd: bytes, flags: list[bytes]) -> list[bytes]:
     ours = sorted(
         name + b"=" + value for name, value in environ.items() if name.startswith(b"CAGEWRAP_")
     )
-    return [VERSION, cwd, b"%d" % len(ours), *named, *ours, *flags]
+    return [own_build().id, cwd, b"%d" % len(ours), *named, *ours, *flags]
 
 
 def stamp(path: bytes) -> bytes:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
-WRAP_PATH = ("entry", "wrap", "shim", "warm", "protocol", "errors")
+WRAP_PATH = ("entry", "wrap", "shim", "warm", "protocol", "errors", "builds")
 OURS = {"cagewrap", *(f"cagewrap.{name}" for name in WRAP_PATH)}
 STANDARD = {
     "__future__", "_abc", "_socket", "errno", "zlib",

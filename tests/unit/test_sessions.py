@@ -1,5 +1,6 @@
 """Records, locks, and which session a command or a person means."""
 
+import json
 import os
 import time
 
@@ -55,6 +56,46 @@ def test_record_of_another_version_is_refused(paths):
     put(paths, record("a", format=99))
     with pytest.raises(SessionError, match="another version"):
         sessions.read_record(paths, "a")
+
+
+def test_record_of_another_version_is_not_written_over(paths):
+    sessions.refuse_foreign(paths, "a")
+    put(paths, record("a"))
+    sessions.refuse_foreign(paths, "a")
+    sessions.write_record(paths, record("a", format=99))
+    with pytest.raises(SessionError, match="leaves its session alone"):
+        sessions.refuse_foreign(paths, "a")
+    records, errors = sessions.read_records(paths)
+    assert (records, len(errors)) == ([], 1)
+
+
+def test_what_a_later_version_wrote_down_stays(paths):
+    put(paths, record("a"))
+    path = paths.record_file("a")
+    with open(path) as file:
+        value = json.load(file)
+    later = {**value, "later": [1, {"a": None}]}
+    with open(path, "w") as file:
+        json.dump(later, file)
+    assert sessions.read_record(paths, "a") == record("a")
+    sessions.write_record(paths, record("a", session="new"))
+    with open(path) as file:
+        assert json.load(file) == {**later, "session": "new"}
+
+
+def test_a_record_without_what_every_session_has_is_an_error(paths):
+    put(paths, record("a"))
+    with open(paths.record_file("a"), "w") as file:
+        json.dump({"format": 1, "name": "a"}, file)
+    with pytest.raises(SessionError, match="cannot be read"):
+        sessions.read_record(paths, "a")
+
+
+def test_state_of_another_version_says_what_is_known_of_it(paths):
+    put(paths, record("a"))
+    with open(os.path.join(paths.cage_dir("a"), "state.json"), "w") as file:
+        json.dump({"format": 2, "container_id": "abc", "later": 1}, file)
+    assert sessions.read_state(paths, "a").container_id == "abc"
 
 
 def test_record_cut_short_names_the_file(paths):

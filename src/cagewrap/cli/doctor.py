@@ -10,9 +10,11 @@ from dataclasses import asdict, replace
 
 import click
 
-from cagewrap import __version__, disk, proc
+from cagewrap import __version__, control, disk, proc
+from cagewrap.builds import own_build
 from cagewrap.config import read_config, resolve
 from cagewrap.doctor import CheckResult, Host, Wish, examine, exit_code_of
+from cagewrap.doctor.keepers import check_keepers
 from cagewrap.doctor.result import passed, raised, warned
 from cagewrap.errors import CagewrapError, DirectoryError, MountRefusedError
 from cagewrap.flags import FlagValues
@@ -107,6 +109,9 @@ def _settings(env: dict[str, str], uid: int) -> tuple[Wish, tuple[CheckResult, .
         stale = read_staleness(paths, env)
     except CagewrapError as error:
         results.append(warned("image-recipe", error.message, "an image of ours", error.hint))
+    names = [record.name for record in list_records(paths)]
+    answers, _ = control.ask_all(paths, names, {"do": "status"})
+    results.append(check_keepers(answers, own_build().id.decode(errors="replace")))
     wish = Wish(
         settings.image,
         settings.runtime,

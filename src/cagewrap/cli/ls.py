@@ -45,6 +45,8 @@ def ls(*, with_size: bool, as_json: bool) -> None:
         _print_table(found, usage)
     if usage:
         click.echo(_disk_line(usage), err=True)
+    for error in store.read_records(opened.paths)[1]:
+        click.echo(f"{error.message}\n  fix: {error.hint}", err=True)
     note = _image_note(opened)
     if note:
         click.echo(note, err=True)
@@ -121,6 +123,13 @@ def _print_table(found: Sequence[SessionInfo], usage: Usage | None) -> None:
     for one in found:
         if one.held:
             click.echo(f"{one.held} held back in {one.name}: cagewrap review {one.name}", err=True)
+    for one in found:
+        if one.is_keeper_other:
+            click.echo(
+                f"{keeper_note(one)}: it goes on as this one when they have ended and the "
+                "next message comes",
+                err=True,
+            )
     if any(one.is_outdated for one in found):
         click.echo("* settings have changed: `cagewrap recreate NAME` applies them", err=True)
 
@@ -138,6 +147,12 @@ def _row(info: SessionInfo) -> tuple[str, ...]:
         info.image,
         json.dumps(info.project) if not info.project.isprintable() else info.project,
     )
+
+
+def keeper_note(info: SessionInfo) -> str:
+    """Which keeper of another build a session has."""
+    agents = "1 agent" if info.messages == 1 else f"{info.messages} agents"
+    return f"{info.name} has a keeper of another build (cagewrap {info.keeper}), {agents} at work"
 
 
 def _requests(info: SessionInfo) -> str:

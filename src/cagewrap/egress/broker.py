@@ -33,6 +33,8 @@ CONNECTIONS = 128
 _FLUSH_S = 0.2
 _PAUSE_S = 0.1
 _SETTLE_S = 1.0
+_HEAD_S = 1.0
+"""How long a request may take to come in, on a connection that was made a moment ago."""
 _MOST_LINES = 50
 _LINES_S = 3600.0
 _PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
@@ -61,7 +63,8 @@ async def serve(
     directory: str,
     env: Mapping[str, str],
 ) -> None:
-    """Serve on the listeners, one of each upstream, until `life_fd` is at its end.
+    """Serve on the listeners, one of each upstream, until `life_fd` is at its end. With anything to
+    read there, another process has the listeners: only what is under way is finished.
 
     directory: where the counts are kept, "" for nowhere. env: the owner's.
     """
@@ -80,11 +83,21 @@ async def serve(
         )
         doors.append(Door(listener, service))
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    loop.add_reader(life_fd, ended.set)
+    ended, relieved = asyncio.Event(), asyncio.Event()
+
+    def told() -> None:
+        (relieved if os.read(life_fd, 1) else ended).set()
+
+    loop.add_reader(life_fd, told)
     tasks = [asyncio.create_task(door.serve()) for door in doors]
-    waiting = asyncio.create_task(ended.wait())
-    await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    waiting = [asyncio.create_task(event.wait()) for event in (ended, relieved)]
+    await asyncio.wait([*waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    if relieved.is_set():
+        for task in tasks:
+            task.cancel()
+        for door in doors:
+            finishing = asyncio.create_task(door.finish())
+            await asyncio.wait([waiting[0], finishing], return_when=asyncio.FIRST_COMPLETED)
     loop.remove_reader(life_fd)
     for task in tasks:
         task.cancel()
@@ -124,6 +137,15 @@ class Door:
             task = asyncio.create_task(near.serve())
             self._open[near] = task
             task.add_done_callback(functools.partial(self._ended, near))
+
+    async def finish(self) -> None:
+        """Wait until what is under way has ended; nobody is let in any more."""
+        await asyncio.sleep(_HEAD_S)
+        while self._open:
+            for near in self._open:
+                if near.is_idle:
+                    near.close()
+            await asyncio.sleep(_PAUSE_S)
 
     async def close(self) -> None:
         """Break off what is under way."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cagewrap.builds import own_build
 from cagewrap.errors import CagewrapError, KeeperError
 from cagewrap.keeper import handover
 from cagewrap.keeper.begin import Begun
@@ -12,20 +13,23 @@ from cagewrap.keeper.cares import make_cares
 from cagewrap.keeper.covers import Cover
 from cagewrap.keeper.entrance import Entrance
 from cagewrap.keeper.newhome import seed_home
+from cagewrap.keeper.ownprogram import Whose
 from cagewrap.sessions import explain_os_error
 
 
 class Arrival:
     """Of one cage. `cares` is what goes with its messages."""
 
-    def __init__(self, begun: Begun, log: Callable[[str], None]) -> None:
-        """Does nothing yet."""
+    def __init__(self, begun: Begun, log: Callable[[str], None], whose: Whose = own_build) -> None:
+        """Does nothing yet. whose: of which build programs of our own are."""
         self._begun, self._container = begun, begun.container
         self.cares: tuple[Care, ...] = ()
         self._entrance: Entrance | None = None
         self._error: CagewrapError | None = None
         try:
-            self.cares = make_cares(begun.loop, begun.record, begun.paths, begun.container, log)
+            self.cares = make_cares(
+                begun.loop, begun.record, begun.paths, begun.container, log, whose
+            )
         except OSError as error:  # such as a project that is not there
             self._error = explain_os_error(error)
         self._wanted: list[list[Cover]] = [[] for _ in self.cares]

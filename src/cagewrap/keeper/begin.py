@@ -16,6 +16,7 @@ from cagewrap import sessions
 from cagewrap.errors import SessionError
 from cagewrap.keeper import cgroups, namespaces
 from cagewrap.keeper.container import Container
+from cagewrap.keeper.inheritance import Inheritance
 from cagewrap.keeper.leftovers import kill_leftovers, running_containers
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.processes import processes_inside
@@ -48,11 +49,31 @@ def begin(paths: Paths, name: str) -> Begun:
     if record is None:
         raise SessionError(f"There is no session {name}.", "cagewrap ls")
     state = sessions.read_state(paths, name)
+    begun = _begin(paths, record, state, is_new=True)
+    begun.container.bring_up(state)
+    return begun
+
+
+def begin_again(paths: Paths, left: Inheritance) -> Begun:
+    """The same for a keeper that goes on as this build: nothing is cleaned up, and the container
+    runs. Raises SessionError."""
+    record = sessions.read_record(paths, left.name)
+    if record is None:
+        raise SessionError(f"There is no session {left.name}.", "cagewrap ls")
+    state = sessions.read_state(paths, left.name)
+    begun = _begin(paths, record, state, is_new=False)
+    begun.container.adopt(state, left.expected)
+    return begun
+
+
+def _begin(paths: Paths, record: Record, state: State, *, is_new: bool) -> Begun:
+    name = record.name
     work_dir = os.path.join(paths.runtime_dir, name + ".d")
     os.makedirs(work_dir, mode=0o700, exist_ok=True)
     namespaces.become_subreaper()
     namespaces.leave_session_keyring()
-    _clean_up(state)
+    if is_new:
+        _clean_up(state)
     our_cgroup = _make_cgroup(state, name)
     loop = Loop(lambda error: log(f"bug: {error!r}"))
     container = Container(
@@ -62,7 +83,6 @@ def begin(paths: Paths, name: str) -> Begun:
         os.path.join(work_dir, "init.pid"),
         lambda: running_containers(paths, but=name),
     )
-    container.bring_up(state)
     return Begun(paths, record, state, loop, container, work_dir, our_cgroup)
 
 

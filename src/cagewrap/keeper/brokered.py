@@ -18,11 +18,13 @@ from cagewrap.errors import SessionError
 from cagewrap.hostclaude import PASSED_ON
 from cagewrap.keeper import namespaces
 from cagewrap.keeper.brokerplan import BASE_URL, DIRECTORY, Owners, plan_upstreams
-from cagewrap.keeper.brokerprocess import Broker
-from cagewrap.keeper.care import Care, Note
+from cagewrap.keeper.brokerprocess import Broker, let_end
+from cagewrap.keeper.care import Care, Keep, Note
 from cagewrap.keeper.container import Container
+from cagewrap.keeper.inheritance import Known
 from cagewrap.keeper.login import Login
 from cagewrap.keeper.loop import Loop
+from cagewrap.keeper.ownprogram import Whose
 from cagewrap.keeper.request import Request
 from cagewrap.loginstore import CREDENTIALS, Credentials, replace_file
 from cagewrap.model import LoginMode
@@ -42,6 +44,8 @@ _PROXIES = tuple(
 class Brokered(Care):
     """The brokers of one cage: one for each set of logins that its messages have been given."""
 
+    name = "broker"
+
     def __init__(
         self,
         loop: Loop,
@@ -50,9 +54,12 @@ class Brokered(Care):
         container: Container,
         login: Login,
         log: Callable[[str], None],
+        whose: Whose,
     ) -> None:
-        """login: decides about the login of each message. Starts nothing."""
+        """login: decides about the login of each message. whose: of which build brokers are.
+        Starts nothing."""
         self._loop = loop
+        self._whose = whose
         self._login = login
         self._log = log
         self._container = container
@@ -64,6 +71,29 @@ class Brokered(Care):
         self._brokers: dict[tuple[Upstream, ...], Broker] = {}
         self._users: dict[int, Broker] = {}
         self._latest: Broker | None = None
+
+    def hand_on(self, keep: Keep) -> Known:
+        """The listeners, and what is served there: secrets too, so this is for memory alone."""
+        latest = [broker is self._latest for broker in self._brokers.values()]
+        return {
+            "brokers": [broker.hand_on(keep) for broker in self._brokers.values()],
+            "latest": latest.index(True) if True in latest else -1,
+        }
+
+    def go_on(self, known: Known) -> None:
+        """Serve there."""
+        brokers = []
+        for one in known.get("brokers", ()):
+            wanted = upstream.parse_upstreams(one["upstreams"])
+            listeners = [socket.socket(fileno=fd) for fd in one["listeners"]]
+            broker = Broker(
+                self._loop, wanted, listeners, one["directory"], one["env"], self._log, self._whose
+            )
+            self._brokers[wanted] = broker
+            brokers.append(broker)
+            let_end(self._loop, one["life"], one["pid"])
+        latest = int(known.get("latest", -1))
+        self._latest = brokers[latest] if 0 <= latest < len(brokers) else None
 
     def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:
         """See that the broker of a message's logins runs."""
@@ -146,6 +176,7 @@ class Brokered(Care):
             self._directory,
             child_environment(os.environ) | passed,
             self._log,
+            self._whose,
         )
         self._brokers[wanted] = broker
         return broker

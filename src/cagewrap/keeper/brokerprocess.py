@@ -5,20 +5,25 @@ Its listening sockets are kept here too: while one that died is started again, w
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from cagewrap import ahead, upstream
+from cagewrap import upstream
 from cagewrap.keeper import spawn
+from cagewrap.keeper.care import Keep
+from cagewrap.keeper.inheritance import Known
 from cagewrap.keeper.loop import Loop
+from cagewrap.keeper.ownprogram import Whose, spawn_own
 from cagewrap.upstream import Upstream
 
 _FIRST_FD = 3  # egress.broker.FIRST_FD, which is not imported here
+DRAIN = b"d"
+"""On the pipe that ends with the keeper: take nothing new, and end when all is done."""
 _PATIENCE_S = (0.1, 5.0)
 """Before a broker that died is started again: at first, and at most."""
 
@@ -34,8 +39,13 @@ class Broker:
         directory: str,
         env: Mapping[str, str],
         log: Callable[[str], None],
+        whose: Whose,
     ) -> None:
-        """Owns the listeners, one of each upstream. directory: where it counts, or ""."""
+        """Owns the listeners, one of each upstream. directory: where it counts, or "".
+
+        whose: of which build the program is.
+        """
+        self._whose = whose
         self.upstreams = upstreams
         self._loop = loop
         self._listeners = [_high(listener) for listener in listeners]
@@ -43,10 +53,22 @@ class Broker:
         self._env = dict(env)
         self._log = log
         self._life = -1
+        self._pid = 0
         self._patience_s = _PATIENCE_S[0]
         self._started_at = 0.0
         self._is_closed = False
         self._start()
+
+    def hand_on(self, keep: Keep) -> Known:
+        """For the keeper that goes on as another build: its own process will have the listeners."""
+        return {
+            "life": keep(self._life) if self._life >= 0 else -1,
+            "pid": self._pid,
+            "upstreams": upstream.render_upstreams(self.upstreams),
+            "listeners": [keep(listener.fileno()) for listener in self._listeners],
+            "directory": self._directory,
+            "env": self._env,
+        }
 
     @property
     def is_failing(self) -> bool:
@@ -83,13 +105,9 @@ class Broker:
         )
         reader, self._life = os.pipe2(os.O_CLOEXEC)
         given = [_high_fd(orders), _high_fd(reader), *(one.fileno() for one in self._listeners)]
-        argv = ahead.self_command("broker", "-", with_site=True)
+        fds = [(fd, _FIRST_FD + at) for at, fd in enumerate(given)]
         try:
-            program = spawn.Program(
-                os.path.basename(sys.executable), os.path.dirname(sys.executable)
-            )
-            fds = [(fd, _FIRST_FD + at) for at, fd in enumerate(given)]
-            pid = spawn.spawn(program, argv, self._env, fds)
+            self._pid = spawn_own(self._whose(), ("broker", "-"), self._env, fds, with_site=True)
         except OSError as error:
             self._log(f"broker: cannot be started: {error}")
             self._again()
@@ -97,7 +115,7 @@ class Broker:
         finally:
             os.close(given[0])
             os.close(given[1])
-        self._loop.on_end(pid, self._ended)
+        self._loop.on_end(self._pid, self._ended)
 
     def _ended(self, status: int) -> None:
         if not self._is_closed:
@@ -111,6 +129,15 @@ class Broker:
             self._patience_s = _PATIENCE_S[0]
         self._loop.later(self._patience_s, self._start)
         self._patience_s = min(2 * self._patience_s, _PATIENCE_S[1])
+
+
+def let_end(loop: Loop, life: int, pid: int) -> None:
+    """Have the process of the build before end, once what is under way with it has."""
+    if life < 0:
+        return
+    with contextlib.suppress(OSError):
+        os.write(life, DRAIN)
+    loop.on_end(pid, lambda _status: os.close(life))
 
 
 def _memory(value: object) -> int:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from cagewrap.keeper.covers import Cover, Identity
+from cagewrap.keeper.inheritance import Known
 from cagewrap.keeper.request import Request
 
 POLL_S = 0.5
 """How often `Care.poll` is called while anything of a message runs."""
 
+Keep = Callable[[int], int]
+"""Has a descriptor stay open in the keeper that follows, and returns its number."""
 Note = Callable[[str], None]
 """Takes a line for the stderr of the message's shim."""
 
@@ -20,6 +23,18 @@ class Care:
     Everything here runs in the keeper's one thread: what takes longer than a few milliseconds is
     done by a process of its own.
     """
+
+    name = ""
+    """Under which `hand_on` finds its way to `go_on`; the same in every version."""
+
+    def hand_on(self, keep: Keep) -> Known:  # noqa: ARG002
+        """The keeper goes on as another build: what that one needs to know. No message runs; what
+        agents left in the background does."""
+        return {}
+
+    def go_on(self, known: Known) -> None:
+        """Go on where `hand_on` left off, before anything in the background moves again. With
+        nothing known, do what is safe. Raises OSError or CagewrapError when it must not go on."""
 
     def prepare(self) -> Sequence[Cover]:
         """Do now what needs no container: podman is at work on it, and nothing runs in it. Returns

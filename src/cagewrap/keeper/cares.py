@@ -13,6 +13,7 @@ from cagewrap.keeper.gitcare import GitCare
 from cagewrap.keeper.heldback import HeldBack
 from cagewrap.keeper.login import Login
 from cagewrap.keeper.loop import Loop
+from cagewrap.keeper.ownprogram import Whose
 from cagewrap.keeper.pihome import PiHome
 from cagewrap.keeper.request import Request
 from cagewrap.model import LoginMode
@@ -22,13 +23,18 @@ from cagewrap.transcripts import PI
 
 
 def make_cares(
-    loop: Loop, record: Record, paths: Paths, container: Container, log: Callable[[str], None]
+    loop: Loop,
+    record: Record,
+    paths: Paths,
+    container: Container,
+    log: Callable[[str], None],
+    whose: Whose,
 ) -> tuple[Care, ...]:
-    """All of one cage. The container need not run yet."""
-    login = Login(loop, record, paths, log)
+    """All of one cage. The container need not run yet. whose: of which build programs are."""
+    login = Login(loop, record, paths, log, whose)
     return (
         login,
-        Brokered(loop, record, paths, container, login, log),
+        Brokered(loop, record, paths, container, login, log, whose),
         *_claude_cares(record, paths, login, log),
         GitCare(loop, record, paths, container, log),
         HeldBack(loop, record, paths, container, log),

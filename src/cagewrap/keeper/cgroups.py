@@ -81,11 +81,36 @@ def kill(path: str) -> None:
             signal_all(path, signal.SIGKILL)
 
 
+def freeze(path: str, *, is_frozen: bool) -> bool:
+    """Hold up everything in a cgroup, or let it go on; False where that cannot be (Linux 5.2). A
+    frozen process can be killed."""
+    try:
+        with open(path + "/cgroup.freeze", "w", encoding="ascii") as file:
+            file.write("1" if is_frozen else "0")
+    except OSError:
+        return False
+    return True
+
+
+def wait_until_frozen(paths: Sequence[str], wait_s: float) -> bool:
+    """Whether all of some cgroups that are being frozen are, within so long."""
+    deadline = time.monotonic() + wait_s
+    while not all(_has_event(path, "frozen 1") for path in paths):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True
+
+
 def is_populated(path: str) -> bool:
     """Whether any process lives in a cgroup or below."""
+    return _has_event(path, "populated 1")
+
+
+def _has_event(path: str, line: str) -> bool:
     try:
         with open(path + "/cgroup.events", encoding="ascii") as file:
-            return "populated 1" in file.read()
+            return line in file.read()
     except OSError:
         return False
 

@@ -43,6 +43,8 @@ STATE_S = 30.0
 class ClaudeHome(Care):
     """Brings what the host has changed since, before each message."""
 
+    name = "claude"
+
     def __init__(
         self,
         record: Record,

@@ -75,6 +75,28 @@ class Container:
         self._failed = failed
         self._note = note
 
+    def adopt(self, state: State, expected: Mapping[str, tuple[int, int]]) -> None:
+        """As `bring_up`, for a keeper that goes on as another build: what is mounted was looked at
+        when it was mounted, and `expected` then. Raises KeeperError when it has just ended."""
+        if not is_alive(state.init_pid, state.init_start, state.boot_id):
+            raise KeeperError(
+                f"The container {self.record.name} ended just now.", "send the message again"
+            )
+        self.container_id, self.init_pid = state.container_id, state.init_pid
+        self.expected = dict(expected)
+        self.is_adopted = True
+        self.loop.later(0, lambda: self._ready())  # noqa: PLW0108 - not said yet
+
+    def refuse_new(self) -> None:
+        """Raise KeeperError unless it is the one that was adopted."""
+        if not self.is_adopted:
+            raise KeeperError("The container had to be started anew.", "cagewrap logs")
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether podman is."""
+        return bool(self._podman_pid)
+
     def bring_up(self, state: State) -> None:
         """Begin; what comes of it is told once the loop runs."""
         self.container_id = state.container_id

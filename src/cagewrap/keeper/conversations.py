@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
 
 from cagewrap import protected, sessions
 from cagewrap.exchange import Exchange
-from cagewrap.keeper.care import Care, Note
+from cagewrap.keeper.care import Care, Keep, Note
+from cagewrap.keeper.inheritance import Known
 from cagewrap.keeper.request import Request
 from cagewrap.paths import Paths
 from cagewrap.resumed import resumed_conversation
@@ -31,12 +31,13 @@ class Conversations(Care):
         self, record: Record, paths: Paths, log: Callable[[str], None], form: Format = CLAUDE
     ) -> None:
         """Reads how far an earlier keeper came."""
+        self.name = f"conversations of {form.agent}"
         self._form = form
         self._record = record
         self._home = paths.home_dir(record.name)
         self._file = sessions.conversations_file(paths, record.name, form.agent)
         self._log = log
-        kept = _read(self._file)
+        kept = sessions.read_object(self._file)
         positions = kept.get("positions")
         brought = kept.get("brought")
         self._positions = {
@@ -81,6 +82,17 @@ class Conversations(Care):
         """What a background process said last."""
         self._carry_all()
 
+    def hand_on(self, keep: Keep) -> Known:  # noqa: ARG002
+        """Where conversations are carried to, and which."""
+        self._carry_all()
+        return {"directories": list(self._exchanges), "cwds": list(self._cwds)}
+
+    def go_on(self, known: Known) -> None:
+        """Carry on."""
+        self._cwds = dict.fromkeys(known.get("cwds", ()))
+        for projects_dir in known.get("directories", ()):
+            self._open(projects_dir)
+
     def is_our_slug(self, slug: str) -> bool:
         """Whether conversations of this project, and no others, lie under a name on the host."""
         return any(exchange.is_known(slug) for exchange in self._exchanges.values())
@@ -116,6 +128,9 @@ class Conversations(Care):
         except OSError as error:
             self._log(f"conversations: {error}")
             return None
+        return self._open(projects_dir)
+
+    def _open(self, projects_dir: str) -> Exchange:
         positions = self._positions.setdefault(projects_dir, {})
         twins = Twins(self._form, self._is_ours, positions)
         exchange = Exchange(projects_dir, self._home, self._is_ours, twins, self._brought)
@@ -180,12 +195,3 @@ def is_shown(path: str, record: Record) -> bool:
     """Whether a directory of the host lies in something the cage has mounted."""
     real = os.path.realpath(path)
     return any(protected.lies_in(real, source) for source, _ in record.binds)
-
-
-def _read(path: str) -> dict[str, object]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}

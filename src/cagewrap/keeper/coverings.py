@@ -16,9 +16,11 @@ from cagewrap.holding.names import DIRECTORIES, PLACEHOLDERS
 from cagewrap.holding.places import Place
 from cagewrap.holding.shelf import hold
 from cagewrap.keeper import covers
+from cagewrap.keeper.care import Keep
 from cagewrap.keeper.container import Container
 from cagewrap.keeper.covers import Cover, Identity
 from cagewrap.keeper.exchange import exchanged
+from cagewrap.keeper.inheritance import Known
 from cagewrap.sessions import Record
 
 _NOTHING: Identity = (0, 0)
@@ -50,6 +52,24 @@ class Coverings:
         self._linked: tuple[str, ...] = ()
         self._is_suspect = False
         self._planned: list[tuple[str, Cover]] = []
+
+    def hand_on(self, keep: Keep) -> Known:
+        """What is covered, by descriptors that stay open."""
+        covered = {
+            path: (*found, keep(self._kept[path]))
+            for path, found in self._covered.items()
+            if path in self._kept
+        }
+        return {"covered": covered, "late": sorted(self.is_late), "asked": sorted(self.asked)}
+
+    def go_on(self, known: Known) -> None:
+        """From there: what is another directory by now is not the owner's."""
+        for path, (device, inode, fd) in known.get("covered", {}).items():
+            self._covered[path] = (device, inode)
+            self._kept[path] = fd
+            self._copies.setdefault(path, HeldDirectory(self._store, path))
+        self.is_late.update(known.get("late", ()))
+        self.asked.update(known.get("asked", ()))
 
     def must_renew(self) -> bool:
         """Whether there is a directory that is not covered."""

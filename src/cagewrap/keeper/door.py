@@ -19,6 +19,8 @@ REQUEST_S = 1.0
 """Between a shim's connect and its request."""
 _MOST_FDS = 4
 
+Hold = Callable[[bytes], bool]
+"""Whether whoever sends such a first packet is to be kept waiting, unread."""
 Handle = Callable[[Message, bytes, bytes, list[int]], None]
 """Takes a message, a packet's kind (b"" when its shim is gone), its text and its descriptors."""
 
@@ -33,8 +35,11 @@ class Door:
         path: str,
         handle: Handle,
         finished: Callable[[Message], None],
+        hold: Hold,
     ) -> None:
         """Owns the listener, which is bound to `path`. finished: see Message."""
+        self._hold = hold
+        self._held: set[Message] = set()
         self._loop = loop
         self._listener = listener
         self._path = path
@@ -49,12 +54,44 @@ class Door:
             connection, _ = self._listener.accept()
         except OSError:
             return
+        self.let_in(connection)
+
+    def let_in(self, connection: socket.socket) -> None:
+        """Hear what a connection has to say."""
         connection.setblocking(True)  # noqa: FBT003
         message = Message(self._loop, connection, self._finished, log)
         self._newcomers.add(message)
-        self._loop.watch(connection.fileno(), 1, lambda _mask: self._read(message))
+        self._watch(message)
 
-    def _read(self, message: Message) -> None:
+    def hand_on(self) -> tuple[int, list[int]]:
+        """The listener, and the connections of those who have not been heard."""
+        return self._listener.fileno(), [one.connection.fileno() for one in self._newcomers]
+
+    def release(self) -> None:
+        """Hear those who were kept waiting."""
+        held, self._held = self._held, set()
+        for message in held:
+            self._watch(message)
+            self._read(message, is_held=True)
+
+    def _watch(self, message: Message) -> None:
+        self._loop.watch(message.connection.fileno(), 1, lambda _mask: self._read(message))
+
+    def _must_wait(self, message: Message) -> bool:
+        """Look at a first packet, and leave it where it is."""
+        if message not in self._newcomers:
+            return False
+        flags = socket.MSG_PEEK | socket.MSG_DONTWAIT
+        try:
+            return self._hold(message.connection.recv(protocol.PACKET_BYTES, flags))
+        except OSError:
+            return False
+
+    def _read(self, message: Message, *, is_held: bool = False) -> None:
+        if not is_held and self._must_wait(message):
+            self._loop.unwatch(message.connection.fileno())
+            self._held.add(message)
+            return
         try:
             packet, fds = rights.receive(
                 message.connection, protocol.PACKET_BYTES, _MOST_FDS, socket.MSG_DONTWAIT
@@ -96,7 +133,7 @@ class Door:
             self._accept(1)
         for message in list(self._newcomers):
             if select.select([message.connection], [], [], REQUEST_S)[0]:
-                self._read(message)
+                self._read(message, is_held=True)
 
     def close(self) -> None:
         """Nobody finds us any more. Who knocked and was not let in is told so by a reset, and

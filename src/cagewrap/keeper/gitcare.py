@@ -17,7 +17,7 @@ from cagewrap.gitsync.pair import Pair, opened, read_stamps
 from cagewrap.gitsync.sync import Outcome
 from cagewrap.holding.directory import locked, store_dir
 from cagewrap.holding.places import Place
-from cagewrap.keeper.care import Care, Note
+from cagewrap.keeper.care import Care, Keep, Note
 from cagewrap.keeper.container import Container
 from cagewrap.keeper.covers import Cover, Identity, identity
 from cagewrap.keeper.gitcovers import GitCovers
@@ -28,6 +28,7 @@ from cagewrap.keeper.gitlate import (
     put_aside,
 )
 from cagewrap.keeper.gitlink import GitLink
+from cagewrap.keeper.inheritance import Known
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.namewatch import NameWatch
 from cagewrap.keeper.powers import Powers
@@ -50,6 +51,8 @@ after twice the time, and so on up to the second."""
 
 class GitCare(Care):
     """Of one cage."""
+
+    name = "git"
 
     def __init__(
         self,
@@ -215,6 +218,39 @@ class GitCare(Care):
             if is_led_astray(project, find_layout(project)):
                 self._notes.append(put_aside(project))
             self._notes += make_harmless(project, self._covered_ns, self._files_dir)
+
+    def hand_on(self, keep: Keep) -> Known:
+        """What is covered, by descriptors that stay open."""
+        if not self._has_begun:
+            return {}
+        return {
+            "git": self._git,
+            "covered_ns": self._covered_ns,
+            "link": self._link.hand_on(),
+            "covers": self._covers.hand_on(keep),
+            "notes": self._notes,
+            "submodules": self._covers.known_submodules() if self._is_working else None,
+        }
+
+    def go_on(self, known: Known) -> None:
+        """What is not covered any more was exchanged while an agent's process was there."""
+        if not known:
+            return
+        device, inode = known["git"]
+        self._git, self._has_begun = (device, inode), True
+        self._covered_ns = known["covered_ns"]
+        self._link.go_on(*known["link"])
+        self._notes += known["notes"]
+        self._covers.go_on(known["covers"])
+        if self._is_replaced():  # all is ended at the first poll
+            return
+        layout = self._find_layout()
+        self._covers.renew(layout, self._record.project)
+        self._is_covered(layout)
+        submodules = known.get("submodules", ())
+        if submodules is not None:
+            self._begin_work()
+            self._covers.work_began_with(submodules)
 
     def _mend_submodules(self) -> None:
         """As fast as can be: git on the host is on its way. Then with the rights that an agent

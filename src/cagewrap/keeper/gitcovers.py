@@ -14,9 +14,11 @@ from cagewrap.gitsync.fill import place_of
 from cagewrap.gitsync.objects import BORROWED
 from cagewrap.gitsync.side import Side
 from cagewrap.keeper import covers
+from cagewrap.keeper.care import Keep
 from cagewrap.keeper.container import Container
 from cagewrap.keeper.covers import Cover, Identity, identity
 from cagewrap.keeper.gitmodules import Submodules
+from cagewrap.keeper.inheritance import Known
 from cagewrap.sessions import Record, make_private
 
 _FILE_BYTES = 8192
@@ -35,6 +37,14 @@ class GitCovers:
         self._submodules = Submodules(record.project, directory)
         self._index = ""
 
+    def hand_on(self, keep: Keep) -> Known:
+        """What is covered, by descriptors that stay open."""
+        return {path: (*found, keep(fd)) for path, (found, fd) in self._covered.items()}
+
+    def go_on(self, known: Known) -> None:
+        """Hold on to that, until all is covered anew."""
+        self._covered = {path: ((device, inode), fd) for path, (device, inode, fd) in known.items()}
+
     def must_renew(self, project: str) -> bool:
         """Whether something of the host's that was covered is another one now, or not there."""
         git = os.path.join(project, ".git")
@@ -52,6 +62,14 @@ class GitCovers:
     def begin_work(self) -> None:
         """All is covered, and an agent is about to work."""
         self._submodules.begin_work()
+
+    def known_submodules(self) -> list[str]:
+        """Those that were known when an agent began to work."""
+        return self._submodules.known
+
+    def work_began_with(self, submodules: Sequence[str]) -> None:
+        """An agent works already, since these were known."""
+        self._submodules.known = list(submodules)
 
     def late_submodules(self) -> list[str]:
         """Paths of submodules that the host's index has got since."""

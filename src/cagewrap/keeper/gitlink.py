@@ -15,6 +15,14 @@ class GitLink:
         self._text = self._read()
         self._is_told = False
 
+    def hand_on(self) -> tuple[str, bool]:
+        """What it leads to, and whether that was told: an agent may exchange it at any time."""
+        return self._text, self._is_told
+
+    def go_on(self, text: str, is_told: bool) -> None:  # noqa: FBT001
+        """As `hand_on` said."""
+        self._text, self._is_told = text, is_told
+
     @property
     def is_kept(self) -> bool:
         """Whether the project's `.git` is a symlink that is put back."""

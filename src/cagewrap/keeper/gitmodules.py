@@ -40,7 +40,7 @@ class Submodules:
         self._index = ""
         self._stamp: Stamp | None = None
         self._paths: tuple[str, ...] = ()
-        self._known: frozenset[str] = frozenset()
+        self.known: list[str] = []
         self._states: dict[str, str] = {}
         self._bound: dict[str, tuple[Identity, int]] = {}
 
@@ -53,7 +53,7 @@ class Submodules:
 
     def begin_work(self) -> None:
         """No agent works yet: those that are known now are covered for all that it does."""
-        self._known = frozenset(self._paths)
+        self.known = list(self._paths)
 
     def late(self, index: str) -> list[str]:
         """Those that the index has got since an agent works, and git goes into.
@@ -64,7 +64,7 @@ class Submodules:
         return [
             path
             for path in self._read(index)
-            if path not in self._known and self._state(path) != "empty"
+            if path not in self.known and self._state(path) != "empty"
         ]
 
     def _read(self, index: str) -> tuple[str, ...]:

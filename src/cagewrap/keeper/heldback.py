@@ -21,11 +21,12 @@ from cagewrap.holding.shelf import refresh
 from cagewrap.holding.walk import Findings, Walk
 from cagewrap.holding.watch import LINKS, Watch
 from cagewrap.keeper import powers
-from cagewrap.keeper.care import Care, Note
+from cagewrap.keeper.care import Care, Keep, Note
 from cagewrap.keeper.container import Container
 from cagewrap.keeper.coverings import Coverings
 from cagewrap.keeper.covers import Cover, Identity
 from cagewrap.keeper.guard import Guard
+from cagewrap.keeper.inheritance import Known
 from cagewrap.keeper.insistence import Insistence
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.powers import Powers
@@ -46,6 +47,8 @@ _TOO_LARGE = (
 
 class HeldBack(Care):
     """Of one cage."""
+
+    name = "held back"
 
     def __init__(
         self,
@@ -96,11 +99,32 @@ class HeldBack(Care):
         except OSError as error:
             self._log(f"held back: {error}")
 
+    def hand_on(self, keep: Keep) -> Known:
+        """What is covered, and what nobody was told. The rest is written down."""
+        self._look()
+        return {
+            "is_active": self._is_active,
+            "coverings": self._coverings.hand_on(keep),
+            "held": self._held,
+        }
+
+    def go_on(self, known: Known) -> None:
+        """Compare and cover everything, as before a message, while something runs."""
+        self._coverings.go_on(known.get("coverings", {}))
+        self._held += known.get("held", ())
+        if known.get("is_active", True):
+            self._begin()
+
     def before(self, request: Request, note: Note, ready: Callable[[], None]) -> None:
         """Everything is covered and compared before the agent starts."""
         programs = {os.path.basename(word) for word in request.argv[:2]}
         if programs & _CODEX:  # its sandbox fails when it cannot remove what it made
             self._coverings.asked.add(".codex")
+        self._begin()
+        self._tell(note)
+        ready()
+
+    def _begin(self) -> None:
         self._open_powers()
         self._root_watch.start()
         with locked(self._place.dir):
@@ -113,10 +137,8 @@ class HeldBack(Care):
             self._place.mark(self._record.name)
             self._is_active = True
             self._with_root(lambda: self._hold(self._coverings.renew(is_suspect=is_suspect)))
-        self._tell(note)
         self._walks.begin_message()
         self._guard.start()
-        ready()
 
     def _open_powers(self) -> None:
         """The container runs by now."""

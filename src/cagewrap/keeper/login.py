@@ -14,8 +14,11 @@ from collections.abc import Callable, Mapping
 from cagewrap import auth
 from cagewrap.auth import Plan, Source
 from cagewrap.errors import CagewrapError, SessionError
-from cagewrap.keeper.care import Care, Note
+from cagewrap.hostclaude import PASSED_ON
+from cagewrap.keeper.care import Care, Keep, Note
+from cagewrap.keeper.inheritance import Known
 from cagewrap.keeper.loop import Loop
+from cagewrap.keeper.ownprogram import Whose
 from cagewrap.keeper.refreshing import Refresher
 from cagewrap.keeper.request import Request
 from cagewrap.keeper.tokens import TokenCommand
@@ -32,12 +35,22 @@ WAIT_S = 90.0
 class Login(Care):
     """Logs the messages of one cage in."""
 
+    name = "login"
+
     def __init__(
-        self, loop: Loop, record: Record, paths: Paths, log: Callable[[str], None]
+        self,
+        loop: Loop,
+        record: Record,
+        paths: Paths,
+        log: Callable[[str], None],
+        whose: Whose,
     ) -> None:
-        """Removes what a keeper that was killed has left in the cage's login directory."""
+        """Removes what a keeper that was killed has left in the cage's login directory.
+
+        whose: of which build the program is that renews.
+        """
         self.store = LoginStore(paths)
-        self.refresher = Refresher(loop, self.store, log)
+        self.refresher = Refresher(loop, self.store, log, whose)
         self._loop = loop
         self._record = record
         self._log = log
@@ -114,6 +127,27 @@ class Login(Care):
     def close(self) -> None:
         """Leave no token behind."""
         self._unpublish()
+
+    def hand_on(self, keep: Keep) -> Known:  # noqa: ARG002
+        """Whether the file is in use, and how it is renewed. What is between us and the API may
+        have a password, so this is for memory alone."""
+        settings, env = self._last
+        passed = [
+            (name, os.fsdecode(env[name.encode()])) for name in PASSED_ON if name.encode() in env
+        ]
+        return {
+            "is_published": self._published_stamp != NO_FILE,
+            "settings": auth.pack(settings).decode(),
+            "env": passed,
+        }
+
+    def go_on(self, known: Known) -> None:
+        """The file is there again."""
+        env = {os.fsencode(name): os.fsencode(value) for name, value in known.get("env", ())}
+        if "settings" in known:
+            self._last = auth.unpack(known["settings"].encode()), env
+        if known.get("is_published"):
+            self._publish()
 
     def settings(self, request: Request) -> LoginSettings:
         """What a message asks for."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
 import socket
+import stat
 import time
 
-from cagewrap import sessions
+from cagewrap import __version__, sessions
 from cagewrap.errors import KeeperError
 from cagewrap.keeper import rights
-from cagewrap.keeper.begin import begin
+from cagewrap.keeper.begin import begin, begin_again
+from cagewrap.keeper.inheritance import FORMATS, QUESTION, read_inheritance
 from cagewrap.paths import Paths, paths_from_env
 
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -25,14 +28,22 @@ _LIFTED = (
 
 
 def main(fd: int) -> None:
-    """Run a keeper. fd: a socket over which a shim says for which cage (`ahead.Ahead.take`).
+    """Run a keeper. fd: a socket over which a shim says for which cage (`ahead.Ahead.take`), or a
+    keeper asks what this build is good for (`keeper.succession`); or what the keeper that this
+    process was until now has left.
 
     Returns when the cage has stopped, or when the shim has no use for a keeper.
     """
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        _go_on(fd)
+        return
     _shed_harness()
     with socket.socket(fileno=fd) as shim:
         packet, fds = rights.receive(shim, _PACKET_BYTES, 2)
         if not packet:
+            return
+        if packet == QUESTION:
+            shim.send(_answer())
             return
         name, *variables = map(os.fsdecode, packet.split(b"\0"))
         listener, log = fds
@@ -51,9 +62,26 @@ def main(fd: int) -> None:
         begun = begin(paths, name)
         from cagewrap.keeper.service import Keeper  # while podman is at work
 
-        Keeper(begun, socket.socket(fileno=listener)).run()
+        Keeper(begun, socket.socket(fileno=listener), lock).run()
     finally:
         os.close(lock)
+
+
+def _answer() -> bytes:
+    """What a keeper may leave to this build, whose files are all there."""
+    from cagewrap.keeper import service  # noqa: F401
+
+    return json.dumps({"formats": FORMATS, "version": __version__}).encode()
+
+
+def _go_on(fd: int) -> None:
+    """As the keeper that this process was, which belonged to another build. Signals to stop are
+    blocked until somebody listens to them."""
+    left = read_inheritance(fd)
+    begun = begin_again(paths_from_env(os.environ, os.getuid()), left)
+    from cagewrap.keeper.service import Keeper
+
+    Keeper(begun, socket.socket(fileno=left.listener), left.lock, left).run()
 
 
 def _shed_harness() -> None:

@@ -32,6 +32,8 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 class PiHome(Care):
     """Brings what the host has changed since, before each message."""
 
+    name = "pi"
+
     def __init__(self, record: Record, paths: Paths, log: Callable[[str], None]) -> None:
         """Reads what an earlier keeper brought."""
         self._record = record

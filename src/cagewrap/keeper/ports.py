@@ -8,6 +8,7 @@ import socket
 
 from cagewrap.errors import SessionError
 from cagewrap.keeper import forward, namespaces
+from cagewrap.keeper.inheritance import Known
 from cagewrap.keeper.loop import Loop
 
 
@@ -22,8 +23,23 @@ class Ports:
         self._pids: dict[tuple[str, int], int] = {}
         self.published: dict[int, int] = {}
 
+    def hand_on(self) -> Known:
+        """For the keeper that goes on as another build: their processes go on."""
+        return {
+            "processes": [(*key, pid) for key, pid in self._pids.items()],
+            "published": list(self.published.items()),
+        }
+
+    def go_on(self, known: Known) -> None:
+        """As that keeper."""
+        self.published = dict(known.get("published", ()))
+        for way, port, pid in known.get("processes", ()):
+            self._serve((way, port), pid)
+
     def lead_in(self, inside: int, outside: int) -> None:
         """A port of the cage's loopback that leads to one of the host's. Raises SessionError."""
+        if ("in", inside) in self._pids:
+            return
         try:
             listener = namespaces.listen_inside(self._init_pid, inside)
         except OSError as error:
@@ -63,6 +79,9 @@ class Ports:
 
         pid = namespaces.spawn_inside(self._init_pid, kinds, listener.fileno(), serve)
         listener.close()
+        self._serve(key, pid)
+
+    def _serve(self, key: tuple[str, int], pid: int) -> None:
         self._pids[key] = pid
         self._loop.on_end(pid, lambda _status: self._ended(key))
 

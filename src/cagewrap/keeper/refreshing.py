@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 
-from cagewrap import ahead
 from cagewrap.childenv import child_environment
 from cagewrap.hostclaude import PASSED_ON
-from cagewrap.keeper import spawn
 from cagewrap.keeper.loop import Loop
+from cagewrap.keeper.ownprogram import Whose, spawn_own
 from cagewrap.loginstore import LoginStore
 
 _PAUSE_S = 30.0
@@ -21,8 +19,15 @@ _PAUSE_S = 30.0
 class Refresher:
     """Starts the renewing process, at most one at a time. It outlives the keeper if need be."""
 
-    def __init__(self, loop: Loop, store: LoginStore, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        store: LoginStore,
+        log: Callable[[str], None],
+        whose: Whose,
+    ) -> None:
         """Begins nothing."""
+        self._whose = whose
         self._loop = loop
         self._store = store
         self._log = log
@@ -47,15 +52,9 @@ class Refresher:
     def _start(self, claude: str, env: Mapping[bytes, bytes], tries: int) -> None:
         names = [name for name in PASSED_ON if name.encode() in env]
         passed = {name: os.fsdecode(env[name.encode()]) for name in names}
-        argv = ahead.self_command("refresh", claude)
-        program = os.path.basename(sys.executable)
+        child_env = child_environment(os.environ) | passed
         try:
-            pid = spawn.spawn(
-                spawn.Program(program, os.path.dirname(sys.executable)),
-                argv,
-                child_environment(os.environ) | passed,
-                (),
-            )
+            pid = spawn_own(self._whose(), ("refresh", claude), child_env)
         except OSError as error:
             self._log(f"the login cannot be renewed: {error}")
             return

@@ -46,7 +46,8 @@ def parse_request(body: bytes) -> Request:
     """Read a request's body. Raises KeeperError when it is not one."""
     try:
         head, argv, env, (cwd,), *policy = protocol.unpack_sections(body)
-        passed, fixed, names, files, (login,), agents = policy
+        absent: list[list[bytes]] = [[]] * 6  # an older shim's; a younger one may add further ones
+        passed, fixed, names, files, login, agents = [*policy, *absent][:6]
         terminal = parse_terminal(head[1:]) if head[0] == protocol.MODE_TERMINAL else None
     except ValueError as error:
         raise KeeperError("The keeper was sent a request it cannot read.", "") from error
@@ -62,7 +63,7 @@ def parse_request(body: bytes) -> Request:
         fixed=tuple(_text_pair(entry) for entry in fixed),
         secret_names=tuple(_texts(names)),
         secret_files=tuple(_text_pair(entry) for entry in files),
-        login=login,
+        login=b"".join(login[:1]),
         agents=tuple(_text_pair(entry) for entry in agents),
     )
 

@@ -10,6 +10,7 @@ from cagewrap.errors import CagewrapError, InternalError, KeeperError, SessionEr
 from cagewrap.keeper import cgroups, handover, namespaces
 from cagewrap.keeper.care import Care
 from cagewrap.keeper.container import Container
+from cagewrap.keeper.inheritance import Known
 from cagewrap.keeper.launcher import Inside, Launcher, look_inside
 from cagewrap.keeper.loop import Loop
 from cagewrap.keeper.message import Message
@@ -60,6 +61,15 @@ class Running:
         self.ports = Ports(loop, record.name, pid)
         self._programs = Programs(record, paths, pid, log)
         self.cares = tuple(cares)
+
+    def hand_on(self) -> Known:
+        """For the keeper that goes on as another build."""
+        return {"upkeep": self.upkeep.hand_on(), "ports": self.ports.hand_on()}
+
+    def go_on(self, known: Known) -> None:
+        """As that keeper, before `open_ports`."""
+        self.upkeep.go_on(known.get("upkeep", {}))
+        self.ports.go_on(known.get("ports", {}))
 
     def open_ports(self, note: Callable[[str], None]) -> None:
         """Open the ports of the record. One of the host's that is taken is told, and left out."""

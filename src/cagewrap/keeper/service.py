@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from cagewrap import protocol, sessions
+from cagewrap.builds import Build
 from cagewrap.errors import (
     CagewrapError,
     InternalError,
@@ -26,13 +27,21 @@ from cagewrap.keeper.arrival import Arrival
 from cagewrap.keeper.begin import Begun, log
 from cagewrap.keeper.care import POLL_S
 from cagewrap.keeper.door import Door
+from cagewrap.keeper.inheritance import Inheritance
 from cagewrap.keeper.loop import Timer
 from cagewrap.keeper.message import GRACE_S, Message
 from cagewrap.keeper.pause import end_younger_pause
 from cagewrap.keeper.processes import is_ending
 from cagewrap.keeper.request import parse_request
 from cagewrap.keeper.running import Running
+from cagewrap.keeper.succession import Succession, thaw
 
+_STARTED_ANEW = (
+    "another version of cagewrap is used now, and the cage was started anew for it: what ran in "
+    "the background was ended, all else is kept"
+)
+_REST_S = 1.0
+"""So long after its start a keeper reads in what it has not needed yet: its files may go."""
 RUN_ONCE_CONNECT_S = 10.0
 """How long a `--rm` cage waits for the one command it was made for."""
 _EMPTY_WAIT_S = 1.0
@@ -42,8 +51,14 @@ _EMPTY_WAIT_S = 1.0
 class Keeper:
     """One running cage."""
 
-    def __init__(self, begun: Begun, listener: socket.socket) -> None:
-        """Owns the listener."""
+    def __init__(
+        self,
+        begun: Begun,
+        listener: socket.socket,
+        lock: int,
+        left: Inheritance | None = None,
+    ) -> None:
+        """Owns the listener. lock: the keeper's, held. left: by the build that this process was."""
         self.paths = begun.paths
         self.record = begun.record
         self.state = begun.state
@@ -52,12 +67,16 @@ class Keeper:
         self.work_dir = begun.work_dir
         self._our_cgroup = begun.our_cgroup
         socket_file = self.paths.socket_file(self.record.name)
-        self.door = Door(self.loop, listener, socket_file, self._dispatch, self._finished)
+        self.succession = Succession(self.loop, self._may_hand_on, self._hand_on, self._stay, log)
+        self.door = Door(
+            self.loop, listener, socket_file, self._dispatch, self._finished, self._must_wait
+        )
         self.messages: set[Message] = set()
         self.lingering: list[str] = []
         self.running: Running | None = None
-        self._arrival = Arrival(begun, log)
-        self._notes: list[str] = []
+        self._arrival = Arrival(begun, log, lambda: self.succession.program)
+        self._keeper_lock, self._left = lock, left
+        self._notes: list[str] = list(left.notes) if left else []
         self._early_commands: list[tuple[Message, Mapping[str, object]]] = []
         self._waiters: list[socket.socket] = []
         self._is_leaving = False
@@ -73,6 +92,8 @@ class Keeper:
         self.container.tell(self._container_runs, self._fail_all, self._note_to_all)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self.loop.later(0, self._told_to_stop))
+        if self._left is not None:
+            self._meet_waiting(self._left)
         if not self.container.is_adopted:
             self._arrival.prepare()  # while podman is at work
         self.loop.run()
@@ -101,6 +122,7 @@ class Keeper:
             self._command(message, command)
         self._early_commands.clear()
         self._arm_idle()
+        self.loop.later(_REST_S, _import_rest)
 
     def _has_ended_again(self) -> bool:
         """A container that was killed while it was looked at has not failed: whether it was, and
@@ -156,6 +178,9 @@ class Keeper:
             cgroups.remove(self._our_cgroup)
             self._our_cgroup = ""
         self.loop.watch(self.running.init_fd, 1, self._container_ended)
+        if self._left is not None:
+            self._go_on(self._left, self.running)
+            self._left = None
         self.running.open_ports(self._note_to_all)
         for care in self._arrival.cares:
             care.can_ask(self._ask_at_once)
@@ -178,6 +203,89 @@ class Keeper:
             sessions.write_state(self.paths, self.record.name, self.state)
         except (OSError, CagewrapError) as error:
             log(f"state not written: {error}")
+
+    # -- going on as another build -------------------------------------------------------------
+
+    def _must_wait(self, packet: bytes) -> bool:
+        """Whether who asks is to be heard by the build that this keeper goes on as."""
+        try:
+            _, _, build = protocol.unpack_request(packet[1:])
+        except ValueError:
+            return False
+        return packet[:1] == protocol.REQUEST and self.succession.asked_by(Build(*build))
+
+    def _may_hand_on(self) -> bool:
+        """Whether nothing is under way that would be lost. The cage of one command ends with it."""
+        return (
+            self.running is not None
+            and not self.record.rm
+            and not (self.messages or self._early_commands or self._waiters)
+            and not (self._is_leaving or self._must_leave or self.container.is_at_work)
+            and not (self._must_restart() or self.running.astray())
+        )
+
+    def _hand_on(self) -> Inheritance:
+        """What the other build is left."""
+        assert self.running is not None  # noqa: S101 - _may_hand_on() came first
+        self._forget_ended()
+        listener, connections = self.door.hand_on()
+        kept = [self._keeper_lock, listener, *connections]
+
+        def keep(fd: int) -> int:
+            kept.append(fd)
+            return fd
+
+        return Inheritance(
+            name=self.record.name,
+            version=self.succession.build.version,
+            lock=self._keeper_lock,
+            listener=listener,
+            connections=connections,
+            expected=self.container.expected,
+            lingering=self.lingering,
+            notes=self._notes,
+            running=self.running.hand_on(),
+            cares={care.name: care.hand_on(keep) for care in self._arrival.cares},
+            descriptors=kept,
+        )
+
+    def _hand_on_if_wanted(self) -> None:
+        """The last message has ended, and nobody waits."""
+        self.succession.begin()
+
+    def _stay(self) -> None:
+        """Who waited is heard after all."""
+        self.door.release()
+
+    def _meet_waiting(self, left: Inheritance) -> None:
+        """Take what came to the build before."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        for fd in left.connections:
+            self.door.let_in(socket.socket(fileno=fd))
+        self.loop.later(0, self.loop.reap)  # who ended in between
+
+    def _go_on(self, left: Inheritance, running: Running) -> None:
+        """Take over what the build before looked after, then let what it held up go on."""
+        self.lingering = list(left.lingering)
+        try:
+            running.go_on(left.running)
+            self.container.refuse_new()
+            for care in self._arrival.cares:
+                care.go_on(left.cares.get(care.name, {}))
+        except Exception as error:  # noqa: BLE001 - whatever it was: nothing runs unguarded
+            log(f"cannot go on from version {left.version}: {error!r}")
+            for path in self.lingering:
+                cgroups.kill(path)
+            self._must_leave = True
+            for message in list(self.messages):  # nothing of it has begun
+                message.note(_STARTED_ANEW)
+                message.retry()
+            self.loop.later(0, self.leave)
+            return
+        thaw(self.lingering)
+        if self.lingering:
+            self._arm_poll()
+        log(f"went on from version {left.version} with {len(self.lingering)} in the background")
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -204,14 +312,20 @@ class Keeper:
             self.loop.unwatch(message.connection.fileno())
             message.hang_up()
 
-    def _take(self, message: Message, version: bytes, fds: list[int]) -> None:
-        if version != protocol.VERSION:
+    def _take(self, message: Message, text: bytes, fds: list[int]) -> None:
+        try:
+            version, oldest, _ = protocol.unpack_request(text)
+        except ValueError as error:
             _close(fds)
             raise KeeperError(
-                f"The cage {self.record.name} was started by another version of cagewrap "
-                f"({protocol.VERSION.decode()}, asked in {version.decode(errors='replace')}).",
+                f"The cage {self.record.name} was started by another version of cagewrap, and the "
+                f"keeper cannot read what is asked: {error}.",
                 f"cagewrap stop {self.record.name}",
-            )
+            ) from error
+        if not protocol.OLDEST <= version <= protocol.NEWEST:
+            self._send_away(message, protocol.common_version(oldest, version))
+            _close(fds)
+            return
         if self._must_restart() or self._cut_off():
             self.leave()
             self._must_leave = True
@@ -229,12 +343,26 @@ class Keeper:
             raise
         self.messages.add(message)
         message.take(request, fds[1:])
-        for text in self._notes:
-            message.note(text)
+        for note in self._notes:
+            message.note(note)
         self._notes.clear()
         if self._idle is not None:
             self._idle.cancel()
         self._launch(message)
+
+    def _send_away(self, message: Message, common: int) -> None:
+        """A shim speaks what we do not, and we did not go on as its build. It asks again in a
+        version that both speak. With none we leave, once no agent is at work, and its own keeper
+        starts the cage anew."""
+        is_idle = self.running is not None and not self.messages and not self.record.rm
+        if common or not is_idle:
+            message.reply(protocol.UNSPOKEN + b"%d %d" % (protocol.OLDEST, protocol.NEWEST))
+            return
+        self.leave()
+        self._must_leave = True
+        message.note(_STARTED_ANEW)
+        message.reply(protocol.RETRY)
+        self.door.drop(message)
 
     def _must_restart(self) -> bool:
         """Whether the project is another directory now, and nobody uses the old one."""
@@ -279,6 +407,7 @@ class Keeper:
             self._save(used_at=sessions.now())
         if not self.messages:
             self._arm_idle()
+            self.loop.later(0, self._hand_on_if_wanted)
 
     def _forget_ended(self) -> None:
         """Let go of messages whose background processes have ended."""
@@ -327,6 +456,8 @@ class Keeper:
             "keeper_pid": os.getpid(),
             "ports": sorted(self.running.ports.published.items()) if self.running else [],
             "kill": "cgroup" if self.running and self.running.message_parent else "best effort",
+            "version": self.succession.build.version,
+            "build": self.succession.build.id.decode(errors="replace"),
         }
 
     def _answer(self, message: Message, value: Mapping[str, object]) -> None:
@@ -454,6 +585,11 @@ class Keeper:
                 continue
         log("leaves")
         self.loop.stop()
+
+
+def _import_rest() -> None:
+    """All that is imported where it is needed, of cagewrap: a test compares."""
+    import cagewrap.egress.gate  # noqa: F401
 
 
 def _close(fds: list[int]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from cagewrap import stamps
 from cagewrap.errors import SessionError
 from cagewrap.keeper import guest, namespaces
+from cagewrap.keeper.inheritance import Known
 from cagewrap.sessions import Record
 
 RESOLV_CONF = "/etc/resolv.conf"
@@ -22,6 +23,17 @@ class Upkeep:
         self._init_pid = init_pid
         self._project_id = _file_id(record.project)
         self._resolv_stamp = stamps.stamp(RESOLV_CONF)
+
+    def hand_on(self) -> Known:
+        """For the keeper that goes on as another build."""
+        return {"project": self._project_id, "resolv_conf": self._resolv_stamp}
+
+    def go_on(self, known: Known) -> None:
+        """As that keeper."""
+        device, inode = known.get("project", self._project_id)
+        self._project_id = (device, inode)
+        found, size, changed = known.get("resolv_conf", stamps.NO_FILE)  # it is written anew then
+        self._resolv_stamp = (found, size, changed)
 
     def is_project_replaced(self) -> bool:
         """Whether another directory lies at the project's path (the cage sees the old one)."""
