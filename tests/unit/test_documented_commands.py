@@ -25,7 +25,7 @@ OTHERS_FLAGS = {
     *("--try", "--yes", "--prefix", "--user"),  # ./install
     *("--quick", "--only", "--runs", "--cagewrap", "--assert"),  # the benchmark
     *("--dangerously-skip-permissions", "--resume", "--continue", "--mcp-config"),  # claude
-    *("--security-opt", "--reference"),  # podman, git
+    *("--security-opt", "--reference", "--submodule"),  # podman, git
     *("--agent", "--cwd", "--no-terminal", "--no-fs", "--ttl"),  # acpx
     *("--mcp",),  # shrooms-agent
 }
