@@ -17,7 +17,6 @@ from cagewrap.caches import make_caches
 from cagewrap.childenv import search_path
 from cagewrap.config import read_config, resolve
 from cagewrap.errors import (
-    CagewrapError,
     DirectoryError,
     KeeperError,
     SessionError,
@@ -199,6 +198,7 @@ def build_record(plan: Plan, name: str, created_at: float) -> Record:
         keep_for_s=settings.keep_for_s,
         publish=_pairs(settings.publish),
         host_ports=_pairs(settings.host_ports),
+        hide=settings.hide,
     )
 
 
@@ -230,12 +230,10 @@ def build_spec(plan: Plan, name: str) -> CageSpec:
 def _note_changes(plan: Plan, record: Record) -> Record:
     """Write down that the settings differ from the cage's: `ls` shows it, `recreate` applies it.
 
-    A session whose container could not be made yet takes the new settings at once.
+    A session whose container could not be made yet takes the new settings at once. Raises
+    SessionError where the cage would keep less from its agents than the settings want.
     """
-    try:
-        wanted = build_record(plan, record.name, record.created_at)
-    except CagewrapError:
-        return record
+    wanted = build_record(plan, record.name, record.created_at)
     if wanted.config_hash != record.config_hash and _is_unmade(plan.paths, record.name):
         sessions.make_private(plan.paths.cage_login_dir(record.name))
         sessions.write_record(plan.paths, wanted)
@@ -250,9 +248,18 @@ def _note_changes(plan: Plan, record: Record) -> Record:
         host_ports=wanted.host_ports,
         claude=wanted.claude,
         wanted_image=wanted.image,
+        wanted_hide=() if wanted.config_hash == record.config_hash else wanted.hide,
     )
     if changed != record:
         sessions.write_record(plan.paths, changed)
+    if changed.is_outdated:
+        from cagewrap.stricter import refuse_looser
+
+        refuse_looser(changed)
+        sys.stderr.write(
+            f"cagewrap: the settings have changed since the cage {record.name} was made; "
+            f"`cagewrap recreate {record.name}` applies them\n"
+        )
     return changed
 
 

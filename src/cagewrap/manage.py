@@ -21,9 +21,11 @@ from cagewrap.errors import CagewrapError, InternalError, KeeperError, SessionEr
 from cagewrap.holding import places
 from cagewrap.keeper import cgroups
 from cagewrap.keeper.leftovers import kill_leftovers
+from cagewrap.model import NetworkMode
 from cagewrap.paths import Paths
 from cagewrap.runtimes import podman
 from cagewrap.sessions import Record, State
+from cagewrap.stricter import is_without_network
 
 _OWN_BUILD = own_build().id.decode(errors="replace")
 PODMAN_S = 60.0
@@ -256,15 +258,19 @@ class Sessions:
             self.podman(podman.remove_image_args(before))  # fails if it is still the layer's image
         sessions.make_private(self.paths.cage_login_dir(record.name))
         args = record.wanted_args or record.run_args
+        network = NetworkMode.NONE if is_without_network(args) else NetworkMode.OPEN
         image = layer or record.wanted_image or record.image
         changed = record._replace(
             run_args=(*args[:-1], image),
             image=record.wanted_image or record.image,
+            network=network.value,
             binds=record.wanted_binds if record.wanted_args else record.binds,
+            hide=record.wanted_hide if record.wanted_args else record.hide,
             config_hash=record.wanted_hash or record.config_hash,
             wanted_args=(),
             wanted_binds=(),
             wanted_hash="",
+            wanted_hide=(),
             layer_image=layer,
         )
         sessions.write_record(self.paths, changed)

@@ -44,6 +44,7 @@ class Record(NamedTuple):
     claude: whether it shares Claude's conversations and settings with the host.
     git_identity: whether a new HOME says who the owner is to git.
     publish, host_ports: pairs (port listened on, port dialled).
+    hide: the patterns of what is hidden.
     """
 
     name: str
@@ -71,6 +72,8 @@ class Record(NamedTuple):
     wanted_binds: tuple[tuple[str, str], ...] = ()
     wanted_image: str = ""
     layer_image: str = ""
+    hide: tuple[str, ...] = ()
+    wanted_hide: tuple[str, ...] = ()
     format: int = FORMAT
 
     @property

@@ -121,6 +121,7 @@ def test_rm_of_a_project_that_may_be_gone(cage: Cage) -> None:
         cage.text("true", flags=("--session", name))
         cage.text("true", flags=("--session", name), cwd=other)
     verb(cage, "rm", "a", "--project", str(other))
+    verb(cage, "stop", "--all")
     shutil.rmtree(other)
     verb(cage, "rm", "a", "--project", str(other), code=120)
     verb(cage, "rm", "--all", "--project", str(other))
@@ -146,17 +147,35 @@ def test_rm_shows_files_of_in_cage_users_and_takes_them_back(cage: Cage) -> None
     shutil.rmtree(cage.project / "d")
 
 
+def test_settings_that_a_cage_does_not_have_are_told_or_refused(cage: Cage) -> None:
+    is_open = ("--network", "open")
+    cage.text("true", flags=is_open)
+    told = cage.run("true", flags=(*is_open, "--shm-size", "1m"))
+    assert told.code == 0
+    assert told.err.count(b"settings have changed") == 1
+    assert cage.run("true", flags=is_open).err == b""
+    refused = cage.run("echo", "ran", flags=("--network", "none"))
+    assert (refused.code, refused.out) == (120, b"")
+    assert b"has a network" in refused.err
+    assert verb(cage, "recreate", "--fresh")["done"][0]["what"] == "recreated"
+    assert cage.run("echo", "ran", flags=("--network", "none")).out == b"ran\n"
+    missing = cage.run("true", flags=("--mount", f"{cage.place.root}/none"))
+    assert missing.code == 112
+
+
 def test_recreate_applies_settings_and_keeps_what_was_installed(cage: Cage) -> None:
     # podman 4.3's commit wants a runroot in a storage.conf that is not below ~/.config.
     del cage.env["XDG_CONFIG_HOME"]
     (cage.project / "secret").write_text("s")
     cage.text("sh", "-c", "touch /opt/installed ~/at-home")
     assert not row(cage)["is_outdated"]
-    cage.text("true", flags=("--hide", "secret"))
+    refused = cage.run("cat", "secret", flags=("--hide", "secret"))
+    assert (refused.code, refused.out) == (120, b"")
+    assert b"cagewrap recreate" in refused.err
     assert row(cage)["is_outdated"]
     assert b"*" in cage.cagewrap("ls").out
-    assert cage.text("cat", "secret") == "s", "a running cage is as it was"
-    cage.text("true", flags=("--hide", "secret"))
+    assert cage.text("cat", "secret") == "s", "without it, a running cage is as it was"
+    assert cage.run("true", flags=("--hide", "secret")).code == 120
     assert verb(cage, "recreate")["done"][0]["what"] == "recreated"
     assert not row(cage)["is_outdated"]
     kept = cage.text(
