@@ -19,7 +19,7 @@ FROZEN = "/opt/cagewrap/frozen"
 SUITE = "bookworm"
 VENV = "/opt/freeze"
 _REQUIREMENTS = HERE / "requirements-freeze.txt"
-_SPEC = [REPO / "spec" / name for name in ("build", "cagewrap.spec", "single.sh", "start.py")]
+_SPEC = sorted(file for file in (REPO / "spec").iterdir() if file.is_file())
 
 
 def _base() -> Piece:

@@ -79,6 +79,9 @@ class Shim(subprocess.Popen[bytes]):
 class Cage:
     """The cages of one place. Most tests make one only, in its project without a session name."""
 
+    program = CAGEWRAP
+    """What the commands are given to."""
+
     def __init__(self, root: Path, *flags: str) -> None:
         """flags: of every command, after those that make a cage cheap."""
         self.place = Place(root)
@@ -99,7 +102,7 @@ class Cage:
 
     def command(self, *flags: str) -> list[Word]:
         """What stands before an agent's command."""
-        return [CAGEWRAP, *self.flags, *flags, "--"]
+        return [self.program, *self.flags, *flags, "--"]
 
     def popen(
         self,
@@ -141,7 +144,7 @@ class Cage:
     def cagewrap(self, *words: str) -> Done:
         """One of cagewrap's own verbs."""
         done = subprocess.run(
-            [CAGEWRAP, *words],
+            [self.program, *words],
             cwd=self.project, env=self.env, stdin=subprocess.DEVNULL, capture_output=True,
             timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
