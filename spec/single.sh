@@ -4,7 +4,7 @@
 set -u
 home=${XDG_CACHE_HOME:-}
 case $home in /*) ;; *) home=${HOME:-/nonexistent}/.cache ;; esac
-all=$home/cagewrap/program
+all=$home/cagewrap-program
 program=$all/@ID@/cagewrap
 [ -x "$program" ] && exec "$program" "$@"
 
