@@ -1,6 +1,7 @@
 """The frozen program, made in a Debian 12, as a layer of a test host: /opt/cagewrap/frozen.
 
-    python3 tests/host/frozen.py [DIR]    make it, copy its files to DIR; prints where they are
+    python3 tests/host/frozen.py [DIR]      make it, copy its files to DIR; prints where they are
+    python3 tests/host/frozen.py --again    make it once more; fails unless that is the same
 
 out/ has the files that are published; program/ the unpacked archive, which is `cagewrap` on PATH.
 """
@@ -13,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pieces
-from pieces import HERE, REPO, Piece, recipe_hash, remove, run
+from pieces import CACHE, HERE, REPO, Piece, recipe_hash, remove, run
 
 FROZEN = "/opt/cagewrap/frozen"
 SUITE = "bookworm"
@@ -86,7 +87,23 @@ def _commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
+def again() -> None:
+    """Two builds of the same sources are the same."""
+    piece = frozen()
+    other = CACHE / "tmp" / "frozen-again"
+    remove(other)
+    piece.build(other)
+    sums = [at / FROZEN.lstrip("/") / "out/SHA256SUMS" for at in (piece.ensure(), other)]
+    found = [file.read_text() for file in sums]
+    remove(other)
+    if found[0] != found[1]:
+        raise SystemExit(f"tests/host: two builds of the same differ:\n{found[0]}{found[1]}")
+
+
 def main() -> None:
+    if sys.argv[1:] == ["--again"]:
+        again()
+        return
     out = frozen().ensure() / FROZEN.lstrip("/") / "out"
     if sys.argv[1:]:
         place = Path(sys.argv[1])
