@@ -21,8 +21,8 @@ def license_files(libraries: Iterable[str]) -> list[tuple[str, str]]:
         for file in importlib.metadata.files(package) or ()
         if file.name.startswith(_NAMES)
     ]
-    for package in sorted({_debian_package(library) for library in libraries} - {""}):
-        found.append((f"/usr/share/doc/{package}/copyright", f"{package}.txt"))
+    debian = sorted({_debian_package(library) for library in libraries} - {""})
+    found += [(f"/usr/share/doc/{package}/copyright", f"{package}.txt") for package in debian]
     return [(file, name) for file, name in found if os.path.exists(file)]
 
 
@@ -31,7 +31,9 @@ def _debian_package(library: str) -> str:
     path = os.path.realpath(library)
     for known in (path, path.removeprefix("/usr")):
         try:
-            done = subprocess.run(["dpkg", "-S", known], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                ["dpkg", "-S", known], capture_output=True, text=True, check=False
+            )
         except FileNotFoundError:
             return ""
         if done.returncode == 0:

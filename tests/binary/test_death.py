@@ -1,4 +1,4 @@
-"""However the frozen shim ends: it is one process, and takes all with it that the message started."""
+"""The frozen shim is one process; however it ends, what its message started ends with it."""
 
 import signal
 import subprocess

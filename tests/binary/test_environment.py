@@ -124,7 +124,7 @@ def report(cage: Cage, **options: object) -> dict[str, object]:
 def test_agent_is_started_as_by_the_source(
     make_cage: Callable[..., Cage], source: Path, build: str
 ) -> None:
-    """Signals ignored and blocked at the start, limits, umask, groups: all that report.py prints."""
+    """Signals ignored and blocked, limits, umask, groups: all that report.py prints."""
 
     def prepare() -> None:
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGPIPE):

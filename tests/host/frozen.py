@@ -82,7 +82,16 @@ def frozen() -> Piece:
 
 def _commit() -> str:
     """What is built, as far as git knows it."""
-    asked = ["git", "-C", str(REPO), "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty"]
+    asked = [
+        "git",
+        "-C",
+        str(REPO),
+        "describe",
+        "--always",
+        "--abbrev=12",
+        "--exclude=*",
+        "--dirty",
+    ]
     done = subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
