@@ -52,26 +52,24 @@ def test_every_module_and_data_file_is_there() -> None:
     assert (INTERNALS / "cagewrap" / data).read_bytes() == (SOURCE / data).read_bytes()
 
 
-def test_every_module_can_be_imported(tmp_path: Path) -> None:
-    """By the interpreter that the program was made with, from the program's own files alone."""
-    if sys.version_info[:2] != (3, 11):
-        assert f"python{sys.version_info[0]}.{sys.version_info[1]}" not in os.listdir(INTERNALS)
-        return
-    code = """
+if sys.version_info[:2] == (3, 11):
+
+    def test_every_module_can_be_imported() -> None:
+        """From the program's own files alone, where this Python can read them: on Debian 12."""
+        code = """
 import sys
 inside = sys.argv[1]
 sys.path[:] = [inside + "/python3.11/lib-dynload", inside]
 import importlib, pathlib
 for path in sorted(pathlib.Path(inside, "cagewrap").rglob("*.pyc")):
     name = ".".join(path.relative_to(inside).with_suffix("").parts).removesuffix(".__init__")
-    if name not in ("cagewrap.__main__", "cagewrap.image.first"):
-        importlib.import_module(name)
-print(len(sys.modules), sys.modules["click"].__file__)
+    importlib.import_module(name)
+print(sys.modules["click"].__file__)
 """
-    argv = [sys.executable, "-IS", "-c", code, INTERNALS]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[1] == str(INTERNALS / "click/__init__.pyc")
+        argv = [sys.executable, "-IS", "-c", code, INTERNALS]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == f"{INTERNALS}/click/__init__.pyc\n"
 
 
 @pytest.mark.parametrize("verb", VERBS)

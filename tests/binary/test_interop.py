@@ -13,7 +13,7 @@ from .builds import BUILDS, executable
 PAIRS = list(permutations((*BUILDS, "source"), 2))
 
 
-@pytest.mark.parametrize(("first", "second"), PAIRS, ids=" then ".join)
+@pytest.mark.parametrize(("first", "second"), PAIRS, ids=map(" then ".join, PAIRS))
 def test_keeper_of_one_and_shim_of_another(
     make_cage: Callable[..., Cage], source: Path, first: str, second: str
 ) -> None:
