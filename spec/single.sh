@@ -9,7 +9,7 @@ all=$home/cagewrap-program
 name=${0##*/}
 case $name in cagewrap*) name=cagewrap ;; esac
 program=$all/@ID@/bin/$name
-[ -x "$program" ] && exec "$program" "$@"
+[ -x "$program" ] && [ -O "$program" ] && exec "$program" "$@"
 
 # As cagewrap's own errors of this kind: docs/reference/exit-codes.md.
 die() {
@@ -49,7 +49,7 @@ unpack() (
 remove_old() {
     for old in "$all"/*/cagewrap; do
         if [ "$old" != "$all/@ID@/cagewrap" ] && [ -z "$(find "$old" -atime -7)" ]; then
-            readlink /proc/[0-9]*/exe 2>/dev/null | grep -qxF "$old" || rm -rf "${old%/*}"
+            readlink /proc/[0-9]*/exe 2>/dev/null | grep -qxF "$(readlink -f "$old")" || rm -rf "${old%/*}"
         fi
     done
 }
@@ -59,5 +59,6 @@ remove_old() {
 [ -x "$program" ] ||
     die "$all is on a file system that is mounted noexec, so what this single file unpacked there cannot run." \
         "export XDG_CACHE_HOME=DIR, or install the directory build"
+[ -O "$program" ] ||
+    die "$all belongs to another user, who could have put anything there." "export XDG_CACHE_HOME=DIR, of your own"
 exec "$program" "$@"
-exit 126

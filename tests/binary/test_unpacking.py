@@ -106,6 +106,16 @@ def test_refuses_a_cache_that_it_cannot_write_to(room: Path) -> None:
     assert run("relative").code == 119  # and HOME is nowhere
 
 
+def test_refuses_what_another_user_unpacked(room: Path) -> None:
+    assert run(room).code == 0
+    subprocess.run(["sudo", "chown", "-R", "root", room / UNPACKED], check=True)
+    subprocess.run(["sudo", "chmod", "-R", "a+rX", room / UNPACKED], check=True)
+    done = run(room)
+    subprocess.run(["sudo", "rm", "-r", room / UNPACKED], check=True)
+    assert (done.code, done.out) == (119, b"")
+    assert b"belongs to another user" in done.err
+
+
 def test_refuses_a_file_that_is_cut_short(room: Path) -> None:
     cut = room / "cut"
     content = SINGLE.read_bytes()
@@ -119,6 +129,8 @@ def test_refuses_a_file_that_is_cut_short(room: Path) -> None:
 
 def test_removes_what_nobody_runs(room: Path) -> None:
     """Of other versions: not one that runs, and not one that was started within a week."""
+    link = room / "link"
+    link.symlink_to(room)
     assert run(room).code == 0
     [name] = set(unpacked(room)) - {"lock"}
     weeks_ago = time.time() - 20 * 24 * 3600
@@ -132,7 +144,7 @@ def test_removes_what_nobody_runs(room: Path) -> None:
         os.utime(place / "0.0.2-running/cagewrap", (weeks_ago, weeks_ago))
         assert wait_until(lambda: os.readlink(f"/proc/{running.pid}/exe").endswith("cagewrap"), 5)
         shutil.rmtree(place / name)
-        assert run(room).code == 0
+        assert run(link).code == 0
         running.kill()
     assert unpacked(room) == ["0.0.2-running", "0.0.3-used", name, "lock"]
 
