@@ -8,6 +8,7 @@ since a socket can be connected to on a read-only mount as well.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import NamedTuple
@@ -169,6 +170,8 @@ def _moved_places(owner: Owner, env: Mapping[str, str]) -> Iterator[Place]:
 
 def _program_dir() -> str:
     """Where cagewrap's own code is: an agent that may write there rewrites its cage."""
+    if getattr(sys, "frozen", False):
+        return os.path.dirname(sys.executable)
     return os.path.dirname(os.path.abspath(__file__))
 
 

@@ -166,7 +166,9 @@ def packages(file: Path, suite: str) -> list[str]:
     return names
 
 
-def debian(kind: str, name: str, suite: str, wanted: Path, setup: Path, suffix: str = "") -> Piece:
+def debian(
+    kind: str, name: str, suite: str, wanted: Path, setup: Path | None, suffix: str = ""
+) -> Piece:
     options = [
         "--mode=root",
         "--variant=minbase",
@@ -187,13 +189,14 @@ def debian(kind: str, name: str, suite: str, wanted: Path, setup: Path, suffix: 
         # With the right suffix: mmdebstrap takes the format from the file's name.
         made = target.with_name(target.name + suffix)
         remove(made)
-        run(*ISOLATED, "mmdebstrap", "--quiet", *options, f"--customize-hook={setup}", suite, made)
+        hooks = [f"--customize-hook={setup}"] if setup else []
+        run(*ISOLATED, "mmdebstrap", "--quiet", *options, *hooks, suite, made)
         if made != target:
             made.rename(target)
         else:
             target.chmod(0o755)
 
-    return Piece(kind, name, recipe_hash(suite, *options, setup), build)
+    return Piece(kind, name, recipe_hash(suite, *options, setup or ""), build)
 
 
 def base(suite: str, *, bare: bool) -> Piece:

