@@ -112,9 +112,13 @@ def replace(argv: Sequence[str], *, env: Mapping[str, str], cwd: str = "") -> No
     Raises OSError."""
     if cwd:
         os.chdir(cwd)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
-        signal.signal(number, signal.SIG_DFL)
-    os.execvpe(argv[0], list(argv), child_environment(env))  # noqa: S606
+    ignored = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python
+    before = [signal.signal(number, signal.SIG_DFL) for number in ignored]
+    try:
+        os.execvpe(argv[0], list(argv), child_environment(env))  # noqa: S606
+    finally:  # it could not be executed
+        for number, handler in zip(ignored, before, strict=True):
+            signal.signal(number, handler)
 
 
 def missing_program(name: str) -> PodmanMissingError:
