@@ -1,4 +1,5 @@
-"""PAGE: types a tutorial's commands, word for word, into a new shell, and compares what comes back.
+"""PAGE [STEP]: types a tutorial's commands, from a step on, word for word into a new shell, and
+compares what comes back.
 
 A block marked `sh` is typed line by line; one with a title (it needs a login) is not. A block
 marked `text` is what the block before it prints: `…` stands for any text, alone on a line for any
@@ -80,13 +81,13 @@ class Shell:
         return text.partition("\n")[2], status  # without the echo
 
 
-def follow(page: Path, directory: Path) -> list[str]:
+def follow(page: str, directory: Path) -> list[str]:
     user, home = os.environ["USER"], os.environ["HOME"]
     substitutes = {r"/home/you\b": home, r"\byou\b": user}
     failures: list[str] = []
     shell = Shell(directory)
     output, typed = "", ""
-    for language, title, lines in blocks(page.read_text()):
+    for language, title, lines in blocks(page):
         if language == "sh" and not title:
             output, typed = "", "; ".join(lines)
             for line in lines:
@@ -103,9 +104,10 @@ def follow(page: Path, directory: Path) -> list[str]:
     return failures
 
 
-def main(page: str) -> int:
+def main(path: str, step: str = "1") -> int:
     began = time.monotonic()
-    failures = follow(Path(page), Path.cwd())
+    page = Path(path).read_text()
+    failures = follow(page[page.index(f"## {step}. ") :], Path.cwd())
     print(f"\nthe tutorial took {(time.monotonic() - began) / 60:.1f} minutes")
     for failure in failures:
         print(f"FAILED: {failure}", file=sys.stderr)

@@ -23,7 +23,7 @@ WRAP_FLAGS = {row.flag for row in FLAGS}
 TOP_FLAGS = {"--help", "--version"}
 OTHERS_FLAGS = {
     *("--try", "--yes", "--prefix", "--user"),  # ./install
-    *("--quick", "--only", "--runs", "--cagewrap", "--assert"),  # the benchmark
+    *("--quick", "--only", "--runs", "--cagewrap", "--assert", "--kind"),  # the benchmark
     *("--dangerously-skip-permissions", "--resume", "--continue", "--mcp-config"),  # claude
     *("--security-opt", "--reference", "--submodule"),  # podman, git
     *("--agent", "--cwd", "--no-terminal", "--no-fs", "--ttl"),  # acpx
