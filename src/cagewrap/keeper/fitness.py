@@ -16,6 +16,8 @@ from cagewrap.sessions import Record
 
 _MAX_DEPTH = 4
 """Of interpreters that are scripts themselves; the kernel's limit is the same."""
+_PATH_MAX = 4096
+"""Bytes of a path with its NUL (linux/limits.h); some runtimes print a longer one whole."""
 _BINFMT = "/proc/sys/fs/binfmt_misc"
 _MUSL = tuple(f"/lib/ld-musl-{one}.so.1" for one in ("x86_64", "aarch64", "armhf", "i386"))
 
@@ -33,6 +35,12 @@ class Fitness:
 
     def check(self, root: CageRoot, name: bytes, search_path: bytes, cwd: bytes) -> None:
         """Raise AgentNotExecutableError when a command surely cannot run in the cage."""
+        if len(name) >= _PATH_MAX:
+            raise AgentNotExecutableError(
+                f"A program's name has {len(name)} bytes, and no more than {_PATH_MAX - 1} are "
+                "possible.",
+                "cagewrap -- PROGRAM ARGUMENTS…",
+            )
         _, fd = root.find(name, search_path, cwd)
         if fd < 0:
             return
