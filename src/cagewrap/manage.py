@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from cagewrap import control, foreign, gitcarry, proc, review, sessions
+from cagewrap import control, foreign, proc, review, sessions
 from cagewrap.builds import own_build
 from cagewrap.childenv import search_path
 from cagewrap.egress.counts import Count, read_counts
@@ -206,6 +206,8 @@ class Sessions:
         Raises SessionError while messages run, and when commits of an agent's would be lost,
         unless forced.
         """
+        from cagewrap import gitcarry  # not for those who only list
+
         if not force:
             self.refuse_at_work(record, f"cagewrap rm --force {record.name}")
         with self.at_rest(record):

@@ -8,7 +8,7 @@ import click
 
 from cagewrap import fromsession
 from cagewrap import sessions as store
-from cagewrap.cli.completing import session_words
+from cagewrap.cli.sessionwords import session_words
 from cagewrap.manage import Sessions
 from cagewrap.paths import paths_from_env
 from cagewrap.report import envelope

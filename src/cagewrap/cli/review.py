@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from cagewrap import sessions
-from cagewrap.cli.completing import session_words
+from cagewrap.cli.sessionwords import session_words
 from cagewrap.errors import CagewrapError, SessionError, UsageError
 from cagewrap.held import Held, Provider, find, printable
 from cagewrap.paths import paths_from_env

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from cagewrap import sessions as store
-from cagewrap.cli.completing import session_words
+from cagewrap.cli.sessionwords import session_words
 from cagewrap.errors import CagewrapError, UsageError
 from cagewrap.manage import Done, Sessions, run_on
 from cagewrap.paths import paths_from_env
