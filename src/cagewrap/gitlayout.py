@@ -33,7 +33,7 @@ class Layout(NamedTuple):
 
 def git_store(paths: Paths, name: str) -> str:
     """Where a session keeps its git directory, and what was carried."""
-    return os.path.join(paths.cage_dir(name), "git")
+    return os.path.dirname(paths.carried_file(name))
 
 
 def copy_dir(store: str) -> str:

@@ -81,9 +81,13 @@ class Sessions:
     """The sessions of one owner, and podman."""
 
     def __init__(self, paths: Paths, env: Mapping[str, str]) -> None:
-        """env: the owner's environment, for podman."""
+        """env: the owner's environment, for podman.
+
+        unreadable: why records could not be read that could not.
+        """
         self.paths = paths
-        projects = sessions.written_by_cages(paths)
+        self._records, self.unreadable = sessions.read_records(paths)
+        projects = sessions.written_by(self._records)
         self.env = dict(env) | {
             "PATH": search_path(env, projects),
             "XDG_RUNTIME_DIR": paths.podman_runtime_dir,
@@ -92,8 +96,8 @@ class Sessions:
     # -- looking -------------------------------------------------------------------------------
 
     def infos(self) -> tuple[SessionInfo, ...]:
-        """Every session."""
-        records = sessions.list_records(self.paths)
+        """Every session that was there at first."""
+        records = self._records
         states = {record.name: sessions.read_state(self.paths, record.name) for record in records}
         # podman is asked only where its storage cannot be looked at: it takes as long as all else.
         is_asked = any(state.container_id and not state.bundle for state in states.values())

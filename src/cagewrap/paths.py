@@ -36,6 +36,10 @@ class Paths(NamedTuple):
         """One directory per session below it."""
         return os.path.join(self.state_dir, "cages")
 
+    def carried_file(self, name: str) -> str:
+        """What was carried between a session's git and the host's; beside the session's copy."""
+        return os.path.join(self.cage_dir(name), "git", "base.json")
+
     def cage_dir(self, name: str) -> str:
         """The kept directory of the cage `name`."""
         return os.path.join(self.cages_dir, name)

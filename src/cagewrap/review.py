@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from cagewrap.errors import CagewrapError
@@ -12,10 +13,15 @@ from cagewrap.sessions import Record
 
 def providers(paths: Paths, record: Record) -> tuple[Provider, ...]:
     """Who holds something back."""
-    from cagewrap.githeld import HeldGit
     from cagewrap.holding.provider import HeldFiles
 
-    return (HeldFiles(paths, record), HeldGit(paths, record))
+    files = HeldFiles(paths, record)
+    if not os.path.exists(paths.carried_file(record.name)):
+        return (files,)  # `ls` asks of every session: nothing is loaded for those without git
+
+    from cagewrap.githeld import HeldGit
+
+    return (files, HeldGit(paths, record))
 
 
 def pending(found: Sequence[Provider]) -> tuple[Held, ...]:

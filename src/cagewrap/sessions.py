@@ -17,7 +17,7 @@ import os
 import shlex
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -158,8 +158,13 @@ def read_records(paths: Paths) -> tuple[list[Record], list[SessionError]]:
 
 def written_by_cages(paths: Paths) -> set[str]:
     """What of the host a cage can write to: every session's project and writable mounts."""
+    return written_by(list_records(paths))
+
+
+def written_by(records: Iterable[Record]) -> set[str]:
+    """The same of these sessions."""
     found: set[str] = set()
-    for record in list_records(paths):
+    for record in records:
         found |= {record.project, *writable_sources(record.run_args)}
     return found
 

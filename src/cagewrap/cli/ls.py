@@ -45,7 +45,7 @@ def ls(*, with_size: bool, as_json: bool) -> None:
         _print_table(found, usage)
     if usage:
         click.echo(_disk_line(usage), err=True)
-    for error in store.read_records(opened.paths)[1]:
+    for error in opened.unreadable:
         click.echo(f"{error.message}\n  fix: {error.hint}", err=True)
     note = _image_note(opened)
     if note:
