@@ -40,6 +40,17 @@ def add(queue: int, directory: int, mask: int) -> int:
     return _check(_libc.inotify_add_watch(queue, path, mask | _ONLYDIR | _EXCL_UNLINK))
 
 
+def open_on(directory: int, mask: int) -> int:
+    """A queue of what happens in the directory behind a descriptor alone. Raises OSError."""
+    queue = open_queue()
+    try:
+        add(queue, directory, mask)
+    except OSError:
+        os.close(queue)
+        raise
+    return queue
+
+
 def read(queue: int) -> Iterator[Event]:
     """What has happened."""
     data = b""

@@ -30,7 +30,7 @@ from cagewrap.keeper.gitlate import (
 from cagewrap.keeper.gitlink import GitLink
 from cagewrap.keeper.inheritance import Known
 from cagewrap.keeper.loop import Loop
-from cagewrap.keeper.namewatch import NameWatch
+from cagewrap.keeper.namewatch import ANY_CHANGE, NameWatch
 from cagewrap.keeper.powers import Powers
 from cagewrap.keeper.request import Request
 from cagewrap.keeper.worker import Job
@@ -47,6 +47,9 @@ CLOSE_S = 15.0
 AGAIN_S = (0.025, 30.0)
 """When a run could not carry all, or not see whether it did, another is made after this; then
 after twice the time, and so on up to the second."""
+_ROOT_PAUSE_S = 0.005
+"""After something happened in the project's root, the next is looked at so much later: an agent may
+write there for ever."""
 
 
 class GitCare(Care):
@@ -68,7 +71,8 @@ class GitCare(Care):
         self._covers = GitCovers(record, container, git_store(paths, record.name))
         self._place = Place(paths, record.project)
         self._link = GitLink(record.project)
-        self._names = NameWatch(loop)
+        self._index_watch = NameWatch(loop, self._index_written)
+        self._git_watch = NameWatch(loop, self._git_changed, mask=ANY_CHANGE, pause_s=_ROOT_PAUSE_S)
         self._ask: Callable[[], None] = lambda: None
         self._is_working = False
         self._files_dir = os.path.join(store_dir(paths.cage_dir(record.name)), "files")
@@ -134,10 +138,13 @@ class GitCare(Care):
         if not self._is_working:
             self._is_working = True
             self._covers.begin_work()
-            wanted = {self._git_path: self._git_changed}
-            if self._covers.index:
-                wanted[self._covers.index] = self._index_written
-            self._names.start(wanted)
+            self._index_watch.start(self._covers.index)
+            self._git_watch.start(self._git_path)
+
+    def _end_work(self) -> None:
+        self._is_working = False
+        self._index_watch.stop()
+        self._git_watch.stop()
 
     def _git_changed(self) -> None:
         """git on the host may be asked a few milliseconds from now."""
@@ -193,8 +200,7 @@ class GitCare(Care):
 
     def idle(self) -> None:
         """The agents are dead: an agent's git that was killed has let go of no lock."""
-        self._is_working = False
-        self._names.stop()
+        self._end_work()
         self._clear_locks()
 
     def close(self) -> None:
@@ -204,7 +210,7 @@ class GitCare(Care):
         if self._record.rm and self._job is None and self._layout.git_dir:
             clear_after(self._pair())
         self._is_closed = True
-        self._names.stop()
+        self._end_work()
         with contextlib.suppress(OSError):
             self._write_notes()
         self._covers.close()

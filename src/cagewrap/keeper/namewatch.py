@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from cagewrap.holding import inotify
 from cagewrap.keeper.loop import Loop
 
-_MASK = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM | inotify.MOVED_TO
+ANY_CHANGE = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM | inotify.MOVED_TO
 
 
 class NameWatch:
@@ -17,34 +17,36 @@ class NameWatch:
     Without inotify it never does; whoever needs to know looks from time to time as well.
     """
 
-    def __init__(self, loop: Loop) -> None:
-        """Watches nothing yet."""
-        self._loop = loop
+    def __init__(
+        self,
+        loop: Loop,
+        changed: Callable[[], None],
+        *,
+        mask: int = inotify.MOVED_TO,
+        pause_s: float = 0.0,
+    ) -> None:
+        """mask: which changes count. pause_s: after anything happened in the directory, so long is
+        nothing looked at, for directories that an agent writes in for ever. Watches nothing yet."""
+        self._loop, self._changed = loop, changed
+        self._mask, self._pause_s = mask, pause_s
+        self._name = b""
         self._fd = -1
-        self._told: dict[tuple[int, bytes], Callable[[], None]] = {}
 
-    def start(self, wanted: Mapping[str, Callable[[], None]]) -> None:
-        """Begin, if it has not begun. wanted: what to call, by path; "" is none."""
-        if self._fd >= 0:
+    def start(self, path: str) -> None:
+        """Begin, if it has not begun. path: "" for none."""
+        if self._fd >= 0 or not path:
             return
+        above, name = os.path.split(path)
         try:
-            self._fd = inotify.open_queue()
-        except OSError:
-            return
-        for path, call in wanted.items():
-            above, name = os.path.split(path)
+            directory = os.open(above, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                directory = os.open(above, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            except OSError:
-                continue
-            try:
-                watch = inotify.add(self._fd, directory, _MASK)
-            except OSError:
-                continue
+                self._fd = inotify.open_on(directory, self._mask)
             finally:
                 os.close(directory)
-            self._told[watch, os.fsencode(name)] = call
-        self._loop.watch(self._fd, 1, self._read)
+        except OSError:
+            return
+        self._name = os.fsencode(name)
+        self._loop.watch(self._fd, 1, self._told)
 
     def stop(self) -> None:
         """No agent works any more."""
@@ -52,9 +54,16 @@ class NameWatch:
             self._loop.unwatch(self._fd)
             os.close(self._fd)
             self._fd = -1
-            self._told.clear()
 
-    def _read(self, _mask: int) -> None:
-        seen = {(event.watch, event.name) for event in inotify.read(self._fd)}
-        for call in [self._told[one] for one in seen if one in self._told]:
-            call()
+    def _told(self, _mask: int) -> None:
+        fd = self._fd
+        is_changed = any(one.name == self._name for one in inotify.read(fd))
+        if self._pause_s:
+            self._loop.unwatch(fd)
+            self._loop.later(self._pause_s, lambda: self._go_on(fd))
+        if is_changed:
+            self._changed()
+
+    def _go_on(self, fd: int) -> None:
+        if self._fd == fd:
+            self._loop.watch(fd, 1, self._told)

@@ -46,16 +46,11 @@ class RootWatch:
         """Begin, if it has not begun."""
         if self._fd >= 0:
             return
-        fd = -1
         try:
-            fd = inotify.open_queue()
-            inotify.add(fd, self._root, _MASK)
+            self._fd = inotify.open_on(self._root, _MASK)
         except OSError:
-            if fd >= 0:
-                os.close(fd)
             return
-        self._fd = fd
-        self._loop.watch(fd, 1, self._told)
+        self._loop.watch(self._fd, 1, self._told)
 
     def stop(self) -> None:
         """No agent works any more."""
