@@ -28,6 +28,11 @@ class Build:
         self.id, self.executable, self.root = id_, executable, root
 
     @property
+    def text(self) -> str:
+        """The id as a keeper says it of itself (`status`), to be compared."""
+        return self.id.decode(errors="replace")
+
+    @property
     def version(self) -> str:
         """The version alone."""
         return self.id.partition(b" ")[0].decode(errors="replace")

@@ -27,7 +27,7 @@ from cagewrap.runtimes import podman
 from cagewrap.sessions import Record, State
 from cagewrap.stricter import is_without_network
 
-_OWN_BUILD = own_build().id.decode(errors="replace")
+_OWN_BUILD = own_build().text
 PODMAN_S = 60.0
 """How long one podman command may take."""
 STOP_S = 20.0

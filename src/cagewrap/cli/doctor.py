@@ -111,7 +111,7 @@ def _settings(env: dict[str, str], uid: int) -> tuple[Wish, tuple[CheckResult, .
         results.append(warned("image-recipe", error.message, "an image of ours", error.hint))
     names = [record.name for record in list_records(paths)]
     answers, _ = control.ask_all(paths, names, {"do": "status"})
-    results.append(check_keepers(answers, own_build().id.decode(errors="replace")))
+    results.append(check_keepers(answers, own_build().text))
     wish = Wish(
         settings.image,
         settings.runtime,

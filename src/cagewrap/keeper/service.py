@@ -457,7 +457,7 @@ class Keeper:
             "ports": sorted(self.running.ports.published.items()) if self.running else [],
             "kill": "cgroup" if self.running and self.running.message_parent else "best effort",
             "version": self.succession.build.version,
-            "build": self.succession.build.id.decode(errors="replace"),
+            "build": self.succession.build.text,
         }
 
     def _answer(self, message: Message, value: Mapping[str, object]) -> None:
